@@ -37,7 +37,7 @@ from headrace.client.cluster import ClientSettings, Cluster, connect
 from headrace.client.errors import raise_for_code
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.settling import ACK
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import HeadraceError, InvalidRecordState
 from headrace.wire.messages.queues import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
 
@@ -221,8 +221,7 @@ class Straggler(Shifts):
 
     async def work(self, cluster: Cluster) -> None:
         ends = time.monotonic() + SHIFT_SECONDS
-        rules = LeasingRules(lease_seconds=SHORT_LEASE_SECONDS)
-        async with cluster, Subscription(cluster, JOBS, SUBSCRIPTION, rules) as subscription:
+        async with cluster, Subscription(cluster, JOBS, SUBSCRIPTION, SHORT_LEASE_SECONDS) as subscription:
             while not self.is_stopped and time.monotonic() < ends:
                 for message in await subscription.lease(2, wait_seconds=1.0):
                     number = self.emit_lease(message, SHORT_LEASE_SECONDS)

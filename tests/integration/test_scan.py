@@ -15,7 +15,6 @@ from tests.integration.process import BrokerProcess
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer, ProducerSettings
 from headrace.client.transactions.transactional_producer import TransactionalProducer
@@ -45,7 +44,7 @@ def rows_of(taken: Iterable[pa.RecordBatch]) -> list[Row]:
 
 def consumed(broker: BrokerProcess, *, read_committed: bool) -> list[Row]:
     async def work(cluster: Cluster) -> list[Row]:
-        settings = ConsumerSettings(fetching=FetchingRules(read_committed=read_committed))
+        settings = ConsumerSettings(read_committed=read_committed)
         found: list[Row] = []
         async with Consumer(cluster, partitions={ORDERS: 0}, settings=settings) as consumer:
             async for record in consumer:

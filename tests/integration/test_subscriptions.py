@@ -16,7 +16,7 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster, connect
 from headrace.client.produce.producer import Producer
 from headrace.client.queues.leased_messages import LeasedMessage
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import InvalidRecordState
 
 MESSAGES = 2000
@@ -34,8 +34,7 @@ async def prepare(cluster: Cluster) -> None:
 
 async def work(cluster: Cluster, acked: set[bytes], back: set[bytes], rest: asyncio.Event) -> None:
     """One worker: it leases messages, acks all except some first deliveries, and records the results."""
-    rules = LeasingRules(lease_seconds=3.0)
-    async with Subscription(cluster, "jobs", "workers", rules) as subscription:
+    async with Subscription(cluster, "jobs", "workers", 3.0) as subscription:
         while not rest.is_set():
             messages = await subscription.lease(20, wait_seconds=0.5)
             back |= acked & {message.value or b"" for message in messages}

@@ -12,7 +12,6 @@ from tests.simulation.clients import IMPATIENT, PARTITIONS, PATIENT, TOPIC, Clie
 from headrace.client.admin.cluster_admin import ClusterAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
@@ -24,7 +23,7 @@ REPLICAS = 3
 
 HIGH_WATERMARK = "high watermark"
 LOG_START = "log start"
-COMMITTED = ConsumerSettings(fetching=FetchingRules(read_committed=True))
+COMMITTED = ConsumerSettings(read_committed=True)
 
 
 class SlowWriter(Writer):

@@ -19,7 +19,6 @@ from tests.simulation.joint_commit_drivers import JOINT_COMMIT_NAME, RESULTS, Ba
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.transactions.joint_commits import committed_sequence
 from headrace.machines.transactions.joint_commits import joint_commit_owner_id
@@ -188,7 +187,7 @@ class JointCommitScenario:
         cluster = self._client(Client, "judge").cluster
         self.found = [[] for _ in range(PARTITIONS)]
         targets = {TopicPartition(RESULTS, partition): 0 for partition in range(PARTITIONS)}
-        settings = ConsumerSettings(fetching=FetchingRules(read_committed=True))
+        settings = ConsumerSettings(read_committed=True)
         async with Consumer(cluster, partitions=targets, settings=settings) as consumer:
             while records := await consumer.poll(timeout_seconds=2.0):
                 for record in records:

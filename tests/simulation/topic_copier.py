@@ -182,11 +182,7 @@ class TopicCopier(Client):
         async def attempt() -> None:
             response = await self.cluster.call_coordinator(COPIER, request, version_max=5 if self.uses_v2 else 3)
             for partition in response.topics[0].partitions:
-                try:
-                    raise_for_code(partition.error_code)
-                except HeadraceError as error:
-                    self.cluster.forget_coordinator_on_error(COPIER, error)
-                    raise
+                self.cluster.raise_for_coordinator(COPIER, partition.error_code)
 
         await self.cluster.call_with_retries(attempt)
 

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess
 
-from headrace.client import Cluster, NewTopic, Producer, TopicAdmin, TopicPartition, TransactionalProducer, connect
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.cluster import Cluster, connect
+from headrace.client.metadata import TopicPartition
+from headrace.client.produce.producer import Producer
+from headrace.client.transactions.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

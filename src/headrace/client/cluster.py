@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -18,7 +19,7 @@ from headrace.client.connections.backoff import Backoff
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.connections.transport import Dialer, Transport, TransportPool, api_of_request, choose_version
 from headrace.client.errors import Unreachable, error_of_code, raise_for_code
-from headrace.client.metadata import ClusterView, PartitionView, TopicView
+from headrace.client.metadata import ClusterView, PartitionView, TopicPartition, TopicView
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -34,6 +35,8 @@ from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 
 T = TypeVar("T")
 
+_GROUP, _TRANSACTION = 0, 1  # key_type of FindCoordinator
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
@@ -44,15 +47,15 @@ class ClientSettings:
     request_timeout_seconds: float = 30.0
     deadline_seconds: float = 60.0  # of a call including its retries
     metadata_age_seconds_max: float = 300.0
-    retry_first_seconds: float = 0.05
-    retry_cap_seconds: float = 1.0
+
+    @property
+    def request_timeout_ms(self) -> int:
+        return int(self.request_timeout_seconds * 1000)
 
 
 def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
     """Return a cluster that is reached through `bootstrap` ("host:port,host:port") over TCP, without connecting yet.
-
-    Use it as `async with connect("127.0.0.1:9092") as cluster:`.
-    """
+    Use it as `async with connect("127.0.0.1:9092") as cluster:`."""
     settings = settings or ClientSettings()
     dialer = TcpDialer(SystemNetwork(), settings.client_id)
     return Cluster(parse_addresses(bootstrap), dialer, SystemClock(), SystemEntropy(), settings)
@@ -104,8 +107,7 @@ class Cluster:
         timeout_seconds: float | None = None,
         connection_key: str = "",
     ) -> Any:
-        """One attempt at one broker, or at any if `node_id` is None; returns the response without checking its error
-        codes."""
+        """One attempt at one broker, or at any if `node_id` is None; error codes of the response are not checked."""
         transport = await (self.any_transport() if node_id is None else self.transport(node_id, connection_key))
         api = api_of_request(request)
         version = choose_version(transport, api, version_max)
@@ -113,10 +115,16 @@ class Cluster:
 
     async def call_controller(self, request: Any) -> Any:
         """One attempt at the controller, or at any broker if the controller is not known."""
-        await self._ensure_metadata()
+        if not self.fresh:
+            async with self._refreshing:
+                if not self.fresh:
+                    await self.refresh(self.view.topics)
         controller_id = self.view.controller_id
         node_id = controller_id if controller_id in self.view.nodes else None
         return await self.call(request, node_id=node_id)
+
+    async def call_leader(self, partition: tuple[str, int], request: Any) -> Any:
+        return await self.call(request, node_id=(await self.partition(*partition)).leader)
 
     async def call_coordinator(
         self,
@@ -127,7 +135,6 @@ class Cluster:
         timeout_seconds: float | None = None,
         connection_key: str = "",
     ) -> Any:
-        """One attempt at the group's coordinator."""
         node_id = await self.coordinator(group)
         try:
             return await self.call(
@@ -151,10 +158,8 @@ class Cluster:
         deadline_seconds: float | None = None,
         topics_may_appear: bool = False,
     ) -> T:
-        """Repeat `attempt` while its error is retriable, with full-jitter back-off, until the deadline.
-
-        An unknown topic is not retried, unless it may be about to appear because it was just created.
-        """
+        """Repeat `attempt` while its error is retriable, with full-jitter back-off, until the deadline. An unknown
+        topic is not retried, unless it may be about to appear because it was just created."""
         deadline = self.clock.monotonic() + (deadline_seconds or self.settings.deadline_seconds)
         backoff = self.backoff()
         while True:
@@ -170,22 +175,18 @@ class Cluster:
                     raise
                 await asyncio.sleep(pause)
 
-    async def call_until_success(self, request: Any) -> Any:
-        """Call any broker, with retries; raises the error of the response."""
+    async def call_until_success(self, request: Any, partition: tuple[str, int] | None = None) -> Any:
+        """Call the leader of a partition, or any broker, with retries; raises the error of the response."""
 
         async def attempt() -> Any:
-            response = await self.call(request)
+            response = await (self.call(request) if partition is None else self.call_leader(partition, request))
             raise_for_code(response.error_code, response.error_message)
             return response
 
         return await self.call_with_retries(attempt)
 
     def backoff(self) -> Backoff:
-        return Backoff(
-            self.entropy,
-            first_seconds=self.settings.retry_first_seconds,
-            cap_seconds=self.settings.retry_cap_seconds,
-        )
+        return Backoff(self.entropy)
 
     # --- metadata ---
 
@@ -220,48 +221,68 @@ class Cluster:
                     await self.refresh({name, *self.view.topics}, create=create)
         return self._known_topic(name)
 
-    async def current_topic(self, name: str) -> TopicView:
+    async def current_topic(self, name: str, *, create: bool = False) -> TopicView:
         """The topic as the brokers describe it now. Administration needs this, because cached metadata lacks partitions
-        that were added since."""
-        await self.refresh([name])
+        that were added since. `create` creates only this topic, whatever other topics were deleted meanwhile."""
+        await self.refresh([name], create=create)
         return self._known_topic(name)
+
+    async def wait_for_topic(self, name: str, seconds: float, *, create: bool) -> TopicView:
+        """The topic, with retries for this long; with `create` also while it does not exist yet."""
+        return await self.call_with_retries(
+            lambda: self.topic(name, create=create), deadline_seconds=seconds, topics_may_appear=create
+        )
 
     def _known_topic(self, name: str) -> TopicView:
         found = self.view.topics.get(name)
         if found is None:
-            raise _unknown_topic(name, self.view.topic_errors.get(name))
+            code = self.view.topic_errors.get(name, UnknownTopicOrPartition.code)
+            raise error_of_code(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
         return found
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
         """One partition of a topic; raises UnknownTopicOrPartition."""
         view = await self.topic(topic)
-        if not 0 <= partition < len(view.partitions):
-            raise UnknownTopicOrPartition(
-                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {partition}"
-            )
+        view.check_partition(partition)
         return view.partitions[partition]
 
+    async def partitions_by_leader(self, targets: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for target in targets:
+            by_leader[(await self.partition(*target)).leader].append(target)
+        return by_leader
+
     async def coordinator(self, group: str) -> int:
-        """The node id of the broker that coordinates the group."""
         if group not in self._coordinators:
-            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
-            response: FindCoordinatorResponse = await self.call(request)
-            found = response.coordinators[0] if response.coordinators else response
-            raise_for_code(found.error_code, found.error_message)
-            if found.node_id not in self.view.nodes:
+            node_id = await self._find_coordinator(group, _GROUP)
+            if node_id not in self.view.nodes:
                 await self.refresh([])
-            if found.node_id not in self.view.nodes:
-                raise CoordinatorNotAvailable(f"broker {found.node_id}, which coordinates {group!r}, is not known yet")
-            self._coordinators[group] = found.node_id
+            if node_id not in self.view.nodes:
+                raise CoordinatorNotAvailable(f"broker {node_id}, which coordinates {group!r}, is not known yet")
+            self._coordinators[group] = node_id
         return self._coordinators[group]
+
+    async def transaction_coordinator(self, transactional_id: str) -> int:
+        """The node id of the broker that coordinates the transactions of this id; one attempt."""
+        return await self._find_coordinator(transactional_id, _TRANSACTION)
+
+    async def _find_coordinator(self, key: str, key_type: int) -> int:
+        request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+        response: FindCoordinatorResponse = await self.call(request)
+        found = response.coordinators[0] if response.coordinators else response
+        raise_for_code(found.error_code, found.error_message)
+        return found.node_id
 
     def forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
 
-    def forget_coordinator_on_error(self, group: str, error: HeadraceError) -> None:
-        """Forget the group's coordinator if the error means that it has moved."""
-        if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
+    def raise_for_coordinator(self, group: str, code: int, message: str | None = None) -> None:
+        """Raise the error of a response of the group's coordinator, which is forgotten if it has moved."""
+        try:
+            raise_for_code(code, message)
+        except (NotCoordinator, CoordinatorNotAvailable):
             self.forget_coordinator(group)
+            raise
 
     @property
     def fresh(self) -> bool:
@@ -269,28 +290,20 @@ class Cluster:
         age_max = self.settings.metadata_age_seconds_max
         return self._refreshed_at is not None and self.clock.monotonic() - self._refreshed_at < age_max
 
-    async def _ensure_metadata(self) -> None:
-        """Refresh brokers and controller if the metadata is not fresh."""
-        if not self.fresh:
-            async with self._refreshing:
-                if not self.fresh:
-                    await self.refresh(self.view.topics)
-
     # --- transports ---
 
     async def transport(self, node_id: int, connection_key: str = "") -> Transport:
         """The open transport to a broker for this connection key; dials if there is none."""
-        node = self.view.nodes.get(node_id)
-        if node is None:
+        if node_id not in self.view.nodes:
             await self.refresh(self.view.topics)
-            node = self.view.nodes.get(node_id)
-        if node is None:
+        address = self.view.nodes.get(node_id)
+        if address is None:
             raise Unreachable(f"broker {node_id} is not in the cluster's metadata; it may be down")
         try:
-            return await self._transports.get_or_dial(node.address, connection_key)
+            return await self._transports.get_or_dial(address, connection_key)
         except Unreachable as error:
             raise Unreachable(
-                f"broker {node_id} advertises {node.address}, which cannot be reached from here "
+                f"broker {node_id} advertises {address}, which cannot be reached from here "
                 f"({error.message}); check the advertised address of the broker"
             ) from error
 
@@ -298,8 +311,7 @@ class Cluster:
         """A transport to any reachable broker: prefers an open one, then known brokers, then bootstrap addresses. The
         source of invalidated metadata comes last, because it may be cut off from the cluster."""
         failures = []
-        known = [node.address for node in self.view.nodes.values()]
-        candidates = dict.fromkeys([*known, *self._bootstrap])
+        candidates = dict.fromkeys([*self.view.nodes.values(), *self._bootstrap])
         is_open = self._transports.any_open(but=self._avoided_address)
         for address in sorted(candidates, key=lambda address: (address == self._avoided_address, address != is_open)):
             try:
@@ -311,11 +323,4 @@ class Cluster:
         raise Unreachable("; ".join(failures))
 
     def close_connections(self, connection_key: str) -> None:
-        """Close the connections of this key."""
         self._transports.close_connections(connection_key)
-
-
-def _unknown_topic(name: str, code: int | None) -> HeadraceError:
-    if code in (None, UnknownTopicOrPartition.code):
-        return UnknownTopicOrPartition(f"there is no topic {name!r}")
-    return error_of_code(code)

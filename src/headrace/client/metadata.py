@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.client.connections.address import Address
-from headrace.model.errors import LeaderNotAvailable
+from headrace.model.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from headrace.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -24,8 +24,6 @@ from headrace.wire.messages.metadata import (
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic, by name and number."""
-
     topic: str
     partition: int
 
@@ -41,15 +39,6 @@ def partitions_by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One broker with its advertised address."""
-
-    node_id: int
-    address: Address
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionView:
     topic: str
     partition: int
@@ -57,7 +46,6 @@ class PartitionView:
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
-    offline: tuple[int, ...]
 
     @property
     def leader(self) -> int:
@@ -76,6 +64,13 @@ class TopicView:
     internal: bool
     partitions: tuple[PartitionView, ...]
 
+    def check_partition(self, partition: int) -> None:
+        """Raise UnknownTopicOrPartition unless the topic has this partition."""
+        if not 0 <= partition < len(self.partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {self.name!r} has partitions 0 to {len(self.partitions) - 1}, not {partition}"
+            )
+
     @property
     def ready(self) -> bool:
         """Every partition has a leader."""
@@ -89,7 +84,7 @@ class ClusterView:
 
     cluster_id: str | None = None
     controller_id: int = -1
-    nodes: dict[int, Node] = field(default_factory=dict)
+    nodes: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
     topic_errors: dict[str, int] = field(default_factory=dict)
 
@@ -105,7 +100,7 @@ class ClusterView:
                 topic_errors[described.name] = described.error_code
             else:
                 topics[described.name] = _topic(described, self.topics.get(described.name))
-        nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in response.brokers}
+        nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         return replace(
             self,
             cluster_id=response.cluster_id or self.cluster_id,
@@ -140,5 +135,4 @@ def _partition(topic: str, described: MetadataResponsePartition, before: Partiti
         leader_epoch=described.leader_epoch,
         replicas=tuple(described.replica_nodes),
         in_sync=tuple(described.isr_nodes),
-        offline=tuple(described.offline_replicas),
     )

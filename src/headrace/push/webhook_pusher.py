@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
-from typing import Protocol
 
 import msgspec
 
@@ -82,7 +81,6 @@ class WebhookPusher:
         return self._status
 
     def set_topics(self, topics: Sequence[str]) -> None:
-        """Set the topics that have the subscription now."""
         self._feed.topics = topics
 
     def stop(self) -> None:
@@ -235,7 +233,6 @@ class WebhookPusher:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The first error of nested task groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -248,17 +245,13 @@ _POLL_SECONDS = 1.0
 _TOPICS_SECONDS = 5.0
 
 
-class ClosableSender(MessageSender, Protocol):
-    async def close(self) -> None: ...
-
-
 class WebhookPushers:
     """Starts and stops the pushers of a process; iterates over their states."""
 
-    def __init__(self, cluster: Cluster, open_sender: Callable[[], Awaitable[ClosableSender]]) -> None:
+    def __init__(self, cluster: Cluster, open_sender: Callable[[], Awaitable[MessageSender]]) -> None:
         self._cluster = cluster
         self._open_sender = open_sender
-        self._sender: ClosableSender | None = None
+        self._sender: MessageSender | None = None
         self._poller = WebhookPoller(cluster)
         self._pushers: dict[_Key, WebhookPusher] = {}
         self._last_webhooks: Sequence[DescribedPush] = ()
@@ -274,7 +267,6 @@ class WebhookPushers:
         return None if found is None else found.status
 
     async def run(self) -> None:
-        """Run until cancelled."""
         last_error = ""
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -81,6 +81,8 @@ _IDLE_SECONDS = 4.0  # some receivers close idle connections after 5 s
 class MessageSender(Protocol):
     async def send(self, push: DescribedPush, message: LeasedMessage) -> DeliveryOutcome: ...
 
+    async def close(self) -> None: ...
+
 
 class WebhookSender:
     """Shared by all webhooks of a process, with its connections. Created by `open_sender`."""

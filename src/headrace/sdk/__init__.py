@@ -16,10 +16,10 @@ from headrace.model.errors import (
 from headrace.sdk.async_client import AsyncClient
 from headrace.sdk.client import Client
 from headrace.sdk.errors import LeaseLost, NotEncodable, PublishFailed, Reject, Retry
-from headrace.sdk.incoming import Record, Reply, Undecodable
+from headrace.sdk.incoming import Reply, Undecodable
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import NewMessage
-from headrace.sdk.streams import AsyncStream
+from headrace.sdk.streams import AsyncStream, Record
 from headrace.sdk.sync_messages import Message, Messages, Stream, Transaction
 from headrace.sdk.transaction import AsyncTransaction
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
@@ -42,7 +43,7 @@ from headrace.sdk.publishing import MessagePublisher
 from headrace.sdk.streams import AsyncStream, Committing, Start
 from headrace.sdk.times import Duration, Time, duration_seconds
 from headrace.sdk.transaction import AsyncTransaction
-from headrace.sdk.working import AsyncHandler, Handler, RequestReplier, run_handlers
+from headrace.sdk.working import AsyncHandler, Handler, reply, run_handlers
 
 DEFAULT_ADDRESS = "127.0.0.1:9092"
 
@@ -182,14 +183,10 @@ class AsyncClient:
         """Send a request to the topic's responders, and wait for the reply. Raises `RequestTimedOut`."""
         body, encoded = encode_body(value, headers)
         requests = self._requests or await self._open_requests()
-        reply = await requests.request(
-            topic,
-            body,
-            key=encode_key(key),
-            headers=encoded,
-            timeout_seconds=duration_seconds(timeout),
+        found = await requests.request(
+            topic, body, key=encode_key(key), headers=encoded, timeout_seconds=duration_seconds(timeout)
         )
-        return Reply(reply.value, reply.headers)
+        return Reply(found.value, found.headers)
 
     async def respond(
         self,
@@ -203,7 +200,7 @@ class AsyncClient:
         handler raises is redelivered, like any message."""
         async with Responder(self.cluster) as responder:
             messages = self.subscribe(topic, subscription, prefetch=concurrency, concurrency=concurrency)
-            await run_handlers(messages, handler, concurrency, RequestReplier(responder, self.cluster.clock))
+            await run_handlers(messages, handler, concurrency, partial(reply, responder, self.cluster.clock))
 
     # --- queues ---
 
@@ -285,11 +282,9 @@ class AsyncClient:
     async def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> RedriveResult:
         """Send these dead letters, or all, back to their topics."""
         queue = await self._dead_letter_queue(topic)
-        return (
-            RedriveResult()
-            if queue is None
-            else await queue.redrive(DeadLetterSelection(ids=[letter.id for letter in letters]))
-        )
+        if queue is None:
+            return RedriveResult()
+        return await queue.redrive(DeadLetterSelection(ids=[letter.id for letter in letters]))
 
     # --- streams and topics ---
 

@@ -1,4 +1,4 @@
-"""What applications receive: records of a stream, replies to requests, and (in `messages`) leased messages.
+"""What applications receive: replies to requests, (in `messages`) leased messages and (in `streams`) records.
 
 All are read in the same way: `value` is the bytes, `text` and `json()` decode them, `headers` are text.
 """
@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
-from headrace.client.groups.offsets import ConsumerGroupMetadata
 from headrace.model.errors import InvalidRecord
 from headrace.model.ids import MessageId
 from headrace.sdk.times import time_of
-
-if TYPE_CHECKING:
-    from headrace.sdk.streams import AsyncStream
 
 T = TypeVar("T")
 RawHeaders = Sequence[tuple[str, bytes | None]]
@@ -113,12 +109,3 @@ class Received(Payload):
     @property
     def _name(self) -> str:
         return str(self.id)
-
-
-class Record(Received):
-    """A record of a stream. `membership`: the group member that `stream` was when it read the record."""
-
-    __slots__ = ("membership", "stream")
-
-    membership: ConsumerGroupMetadata
-    stream: AsyncStream

@@ -81,7 +81,6 @@ class LoopThread(BlockingPortal):
 
 
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the remaining tasks, and let them clean up."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

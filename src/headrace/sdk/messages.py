@@ -25,12 +25,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage as Leased
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import EXTEND, RELEASE, FailedSettlement, settle
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import HeadraceError
 from headrace.runtime.tasks import Supervisor
 from headrace.sdk.errors import LeaseLost, Reject, Retry
 from headrace.sdk.incoming import Received
-from headrace.sdk.stopping import ClientStopped, StopSignal
+from headrace.sdk.stopping import StopSignal
 from headrace.sdk.times import Duration, duration_seconds
 from headrace.wire.messages.queues import SettleItem
 
@@ -120,7 +120,7 @@ class AsyncMessage(Received):
             log.warning("handler failed message=%s attempt=%d", self.id, self.attempt, exc_info=error)
             await self.nack(reason=f"{type(error).__name__}: {error}")
 
-    async def _settle(self, send: _SettleCall) -> None:
+    async def _settle(self, send: Callable[[], Awaitable[list[FailedSettlement]]]) -> None:
         self._check_unsettled()
         self.is_settled = True
         try:
@@ -144,8 +144,7 @@ class AsyncMessages:
         options: SubscribeOptions,
         ensure_topic: Callable[[str], Awaitable[None]],
     ) -> None:
-        rules = LeasingRules(lease_seconds=options.lease_seconds)
-        self.subscription = Subscription(cluster, topic, name, rules)
+        self.subscription = Subscription(cluster, topic, name, options.lease_seconds)
         self._cluster = cluster
         self._options = options
         self._ensure_topic = ensure_topic
@@ -177,12 +176,9 @@ class AsyncMessages:
 
     async def take(self) -> AsyncMessage | None:
         """The next message; None after `stop` or `close`."""
-        try:
-            if not self._is_begun:
-                await self._begin()
-            return await self._stopping.wait_unless_stopped(self._take)
-        except ClientStopped:
-            return None
+        if not self._is_begun:
+            await self._begin()
+        return await self._stopping.wait_unless_stopped(self._take)
 
     def stop(self) -> None:
         """Deliver no more messages."""
@@ -239,7 +235,8 @@ class AsyncMessages:
                 self._room.clear()
                 await self._room.wait()
             while not self._prefetched:
-                self._prefetched.extend(await self.subscription.lease(self._options.prefetch, _WAIT_SECONDS))
+                leased = await self.subscription.lease(self._options.prefetch, _WAIT_SECONDS)
+                self._prefetched.extend(leased)  # looked up after the wait: `_drop_lost_leases` replaces the deque
             message = AsyncMessage(self._prefetched.popleft(), self, self._cluster.clock.monotonic())
             self._leased[message.leased.receipt] = message
             return message
@@ -253,9 +250,8 @@ class AsyncMessages:
             since = self._cluster.clock.monotonic() - self._options.work_seconds_max
             receipts = [receipt for receipt, message in self._leased.items() if message.delivered_at > since]
             receipts += [message.receipt for message in (*self._prefetched, *self.subscription.ready_messages)]
-            if receipts:
-                failed = await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=pause)
-                self._drop_lost_leases(failed)
+            failed = await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=pause)
+            self._drop_lost_leases(failed)
 
     def _drop_lost_leases(self, failed: Iterable[FailedSettlement]) -> None:
         """Do not deliver messages whose lease has ended. For delivered ones, settling raises `LeaseLost`."""
@@ -267,13 +263,8 @@ class AsyncMessages:
                 log.warning("lease ended during processing, message will be redelivered message=%s", receipt.id)
 
     async def _release(self, receipts: Iterable[LeaseReceipt]) -> None:
-        released = list(receipts)
-        if released:
-            how = SettleItem(how=RELEASE)
-            await settle(self._cluster, self.subscription.name, released, how, deadline_seconds=_RELEASE_SECONDS)
-
-
-_SettleCall = Callable[[], Awaitable[list[FailedSettlement]]]
+        how = SettleItem(how=RELEASE)
+        await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=_RELEASE_SECONDS)
 
 
 def _raise_failed(failed: list[FailedSettlement]) -> None:

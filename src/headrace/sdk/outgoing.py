@@ -118,7 +118,6 @@ def _plain(value: Any) -> Any:
 
 
 def _delivery_headers(message: NewMessage) -> list[Header]:
-    """The headers for priority, time to live, deduplication and tags."""
     headers: list[Header] = []
     if message.priority is not None:
         check_priority(str(message.priority))

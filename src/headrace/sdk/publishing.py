@@ -23,8 +23,6 @@ from headrace.sdk.transaction import AsyncTransaction
 
 
 class MessagePublisher:
-    """The producers of one client."""
-
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -68,13 +66,13 @@ class MessagePublisher:
             settings = TransactionSettings(timeout_seconds, self._settings)
             producer = TransactionalProducer(self._cluster, transactional_id, settings)
             self._transactional[key] = producer, asyncio.Lock()
-        return AsyncTransaction(*self._transactional[key], self.choose_partition)
+        return AsyncTransaction(*self._transactional[key], self._submit_to)
 
     async def ensure_topic(self, topic: str) -> None:
         """Create the topic if it does not exist and the client may create topics; else raise."""
         await self._topic(topic, create=self._settings.create_topics)
 
-    async def choose_partition(self, message: OutgoingMessage) -> int | None:
+    async def _choose_partition(self, message: OutgoingMessage) -> int | None:
         """The partition, unless the key determines it. Creates the topic for delayed messages if necessary."""
         if message.delayed_for is not None and message.topic not in self._cluster.view.topics:
             await self.ensure_topic(message.delayed_for)
@@ -92,21 +90,19 @@ class MessagePublisher:
             await self._producer.close()
 
     async def _submit(self, message: OutgoingMessage) -> Delivery:
-        producer = self._producer or await self._start_producer()
+        return await self._submit_to(self._producer or await self._start_producer(), message)
+
+    async def _submit_to(self, producer: Producer | TransactionalProducer, message: OutgoingMessage) -> Delivery:
         return await producer.submit(
             message.topic,
             message.value,
             key=message.key,
             headers=message.headers,
-            partition=await self.choose_partition(message),
+            partition=await self._choose_partition(message),
         )
 
     async def _topic(self, topic: str, *, create: bool) -> TopicView:
-        return await self._cluster.call_with_retries(
-            lambda: self._cluster.topic(topic, create=create),
-            deadline_seconds=self._settings.topic_wait_seconds,
-            topics_may_appear=create,
-        )
+        return await self._cluster.wait_for_topic(topic, self._settings.topic_wait_seconds, create=create)
 
     async def _start_producer(self) -> Producer:
         async with self._start_lock:

@@ -9,10 +9,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class ClientStopped(Exception):
-    """The client was stopped during a wait."""
-
-
 class StopSignal:
     def __init__(self) -> None:
         self.is_requested = False
@@ -25,10 +21,10 @@ class StopSignal:
             scope.reschedule(0.0)
         self._waiting.clear()
 
-    async def wait_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T:
-        """The result of `fetch`; raises `ClientStopped` if a stop is requested first."""
+    async def wait_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T | None:
+        """The result of `fetch`; None if a stop is requested first."""
         if self.is_requested:
-            raise ClientStopped
+            return None
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -36,7 +32,7 @@ class StopSignal:
                 return await fetch()
         except TimeoutError:
             if scope.expired():
-                raise ClientStopped from None
+                return None
             raise
         finally:
             self._waiting.discard(scope)

@@ -21,13 +21,13 @@ from typing import Literal, Self, TypeVar
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
+from headrace.client.groups.offsets import ConsumerGroupMetadata
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import InvalidRequest
 from headrace.model.ids import MessageId
-from headrace.sdk.incoming import Record
-from headrace.sdk.stopping import ClientStopped, StopSignal
+from headrace.sdk.incoming import Received
+from headrace.sdk.stopping import StopSignal
 
 T = TypeVar("T")
 
@@ -35,6 +35,15 @@ Start = Literal["earliest", "latest"]
 Committing = Literal["auto", "manual"]
 
 _COMMIT_SECONDS = 5.0
+
+
+class Record(Received):
+    """A record of a stream. `membership`: the group member that `stream` was when it read the record."""
+
+    __slots__ = ("membership", "stream")
+
+    membership: ConsumerGroupMetadata
+    stream: AsyncStream
 
 
 class AsyncStream:
@@ -52,9 +61,7 @@ class AsyncStream:
             cluster,
             topics,
             group=None if group is None else GroupRules(group),
-            settings=ConsumerSettings(
-                start, _COMMIT_SECONDS if self.commits_itself else None, FetchingRules(read_committed=True)
-            ),
+            settings=ConsumerSettings(start, _COMMIT_SECONDS if self.commits_itself else None, read_committed=True),
         )
         self._stopping = StopSignal()
         self._start_lock = asyncio.Lock()
@@ -70,27 +77,13 @@ class AsyncStream:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close(in_hand_done=kind is None)
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        is_done = False
-        try:
-            while (record := await self.take()) is not None:
-                yield record
-            is_done = True
-        finally:
-            if not self._is_entered:
-                await self.close(in_hand_done=is_done)
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self._iterate(self.take)
 
-    async def batches(self, records_max: int = 500) -> AsyncIterator[list[Record]]:
+    def batches(self, records_max: int = 500) -> AsyncIterator[list[Record]]:
         """Up to `records_max` records at a time, as they are available. A batch counts as processed when the next one
         is requested."""
-        is_done = False
-        try:
-            while records := await self.take_batch(records_max):
-                yield records
-            is_done = True
-        finally:
-            if not self._is_entered:
-                await self.close(in_hand_done=is_done)
+        return self._iterate(lambda: self.take_batch(records_max))
 
     async def take(self) -> Record | None:
         """The next record; None after `stop` or `close`."""
@@ -129,13 +122,20 @@ class AsyncStream:
 
     # --- inside ---
 
-    async def _next_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T | None:
+    async def _iterate(self, take: Callable[[], Awaitable[T | None]]) -> AsyncIterator[T]:
+        is_done = False
         try:
-            if not self._is_started:
-                await self._ensure_started()
-            return await self._stopping.wait_unless_stopped(fetch)
-        except ClientStopped:
-            return None
+            while taken := await take():
+                yield taken
+            is_done = True
+        finally:
+            if not self._is_entered:
+                await self.close(in_hand_done=is_done)
+
+    async def _next_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T | None:
+        if not self._is_started:
+            await self._ensure_started()
+        return await self._stopping.wait_unless_stopped(fetch)
 
     async def _ensure_started(self) -> None:
         async with self._start_lock:

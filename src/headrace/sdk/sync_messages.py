@@ -6,15 +6,16 @@ several threads that iterate over the same `Messages` share its messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Self, TypeVar
 
-from headrace.sdk.incoming import Received, Record
+from headrace.sdk.incoming import Received
 from headrace.sdk.loop_thread import BlockingPortal, blocking
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
-from headrace.sdk.streams import AsyncStream
+from headrace.sdk.streams import AsyncStream, Record
 from headrace.sdk.transaction import AsyncTransaction
+
+T = TypeVar("T")
 
 
 class Message(Received):
@@ -40,10 +41,7 @@ class Message(Received):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._portal.call(self._inner.__aexit__(kind, error, trace))
+    __exit__ = blocking(AsyncMessage.__aexit__)
 
 
 class Messages:
@@ -96,21 +94,17 @@ class Stream:
         self.close(in_hand_done=kind is None)
 
     def __iter__(self) -> Iterator[Record]:
-        is_done = False
-        try:
-            while (record := self._portal.call(self._inner.take())) is not None:
-                yield record
-            is_done = True
-        finally:
-            if not self._is_entered:
-                self.close(in_hand_done=is_done)
+        return self._iterate(self._inner.take)
 
     def batches(self, records_max: int = 500) -> Iterator[list[Record]]:
         """Up to `records_max` records at a time, as they are available: much faster than one by one."""
+        return self._iterate(lambda: self._inner.take_batch(records_max))
+
+    def _iterate(self, take: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterator[T]:
         is_done = False
         try:
-            while records := self._portal.call(self._inner.take_batch(records_max)):
-                yield records
+            while taken := self._portal.call(take()):
+                yield taken
             is_done = True
         finally:
             if not self._is_entered:
@@ -142,7 +136,4 @@ class Transaction:
         self._portal.call(self._inner.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal.call(self._inner.__aexit__(kind, error, trace))
+    __exit__ = blocking(AsyncTransaction.__aexit__)

@@ -20,21 +20,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.client.transactions.transactional_producer import TransactionalProducer
-from headrace.sdk.incoming import Record
 from headrace.sdk.outgoing import Headers, NewMessage, OutgoingMessage, outgoing_message
-from headrace.sdk.streams import AsyncStream, check_transactional, end_offsets, start_offsets
+from headrace.sdk.streams import AsyncStream, Record, check_transactional, end_offsets, start_offsets
 from headrace.sdk.times import Duration, Time
 
-ChoosePartition = Callable[[OutgoingMessage], Awaitable[int | None]]
+Submit = Callable[[TransactionalProducer, OutgoingMessage], Awaitable[object]]
 
 
 class AsyncTransaction:
     """One transaction, created by `AsyncClient.transaction`. Transactions of the same id run one at a time."""
 
-    def __init__(self, producer: TransactionalProducer, lock: asyncio.Lock, choose_partition: ChoosePartition) -> None:
+    def __init__(self, producer: TransactionalProducer, lock: asyncio.Lock, submit: Submit) -> None:
         self._producer = producer
         self._lock = lock
-        self._choose_partition = choose_partition
+        self._submit = submit
         self._acked: dict[AsyncStream, list[Record]] = defaultdict(list)
 
     async def publish(
@@ -70,13 +69,7 @@ class AsyncTransaction:
                 partition=partition,
             ),
         )
-        await self._producer.submit(
-            message.topic,
-            message.value,
-            key=message.key,
-            headers=message.headers,
-            partition=await self._choose_partition(message),
-        )
+        await self._submit(self._producer, message)
 
     def ack(self, *records: Record) -> None:
         """If this is committed, the group of their stream has read these records and all before them. Call it before

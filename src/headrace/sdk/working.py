@@ -27,28 +27,30 @@ AsyncHandler = Callable[[AsyncMessage], Awaitable[Any]]
 Handler = Callable[[Message], Any]
 
 
-class RequestReplier:
-    """Sends the results of handlers as replies."""
+Process = Callable[[AsyncMessage, AsyncHandler], Awaitable[Any]]
+"""Calls the handler with the message."""
 
-    def __init__(self, responder: Responder, clock: Clock) -> None:
-        self._responder = responder
-        self._clock = clock
 
-    async def reply(self, message: AsyncMessage, handler: AsyncHandler) -> None:
-        expires_ms = expires_ms_of(message.raw_headers, message.timestamp_ms)
-        if expires_ms is not None and expires_ms <= self._clock.now_ms():
-            return  # the requester has timed out
-        value, headers = encode_body(await handler(message))
-        with suppress(InvalidHeader):  # a message without a reply topic
-            await self._responder.reply(message.leased, value, headers=headers)
+async def reply(responder: Responder, clock: Clock, message: AsyncMessage, handler: AsyncHandler) -> None:
+    """Send the result of the handler as the reply."""
+    expires_ms = expires_ms_of(message.raw_headers, message.timestamp_ms)
+    if expires_ms is not None and expires_ms <= clock.now_ms():
+        return  # the requester has timed out
+    value, headers = encode_body(await handler(message))
+    with suppress(InvalidHeader):  # a message without a reply topic
+        await responder.reply(message.leased, value, headers=headers)
+
+
+async def _call(message: AsyncMessage, handler: AsyncHandler) -> None:
+    await handler(message)
 
 
 async def run_handlers(
-    messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, replier: RequestReplier | None = None
+    messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, process: Process = _call
 ) -> None:
     """Return when the messages end and every started handler has ended."""
     if _is_async(handler):
-        await _run(messages, cast("AsyncHandler", handler), replier)
+        await _run(messages, cast("AsyncHandler", handler), process)
         return
     loop = asyncio.get_running_loop()
     portal = BlockingPortal(loop)
@@ -58,7 +60,7 @@ async def run_handlers(
         return await loop.run_in_executor(threads, cast("Handler", handler), Message(message, portal))
 
     try:
-        await _run(messages, in_thread, replier)
+        await _run(messages, in_thread, process)
     finally:
         threads.shutdown(wait=False)  # a handler may wait for this loop, so waiting for it would deadlock
 
@@ -68,12 +70,12 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-async def _run(messages: AsyncMessages, handler: AsyncHandler, replier: RequestReplier | None) -> None:
+async def _run(messages: AsyncMessages, handler: AsyncHandler, process: Process) -> None:
     failure: HeadraceError | None = None
     async with messages, asyncio.TaskGroup() as tasks:
         try:
             async for message in messages:
-                tasks.create_task(_handle(message, handler, replier))
+                tasks.create_task(_handle(message, handler, process))
         except HeadraceError as error:
             # No more messages can be leased, but running handlers may end. Raised below: the task group would wrap it.
             await messages.close()
@@ -86,9 +88,6 @@ async def _run(messages: AsyncMessages, handler: AsyncHandler, replier: RequestR
         raise failure
 
 
-async def _handle(message: AsyncMessage, handler: AsyncHandler, replier: RequestReplier | None) -> None:
+async def _handle(message: AsyncMessage, handler: AsyncHandler, process: Process) -> None:
     async with message:
-        if replier is None:
-            await handler(message)
-        else:
-            await replier.reply(message, handler)
+        await process(message, handler)

@@ -29,7 +29,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition, TopicView
-from headrace.client.produce.batch_writer import BatchProducer, BatchWriter, ReadyBatch, idempotent_producer
+from headrace.client.produce.batch_writer import BatchWriter, ReadyBatch, idempotent_producer
+from headrace.client.produce.sender import BatchProducer
 from headrace.client.transactions.joint_commits import (
     JointCommitMember,
     MemberTransaction,

@@ -82,12 +82,8 @@ class ConsumerProtocolMember(Client):
             subscribed_topic_names=[ORDERS],
             topic_partitions=owned,
         )
-        try:
-            response: Any = await self.cluster.call_coordinator(GROUP, request)
-            raise_for_code(response.error_code, response.error_message)
-        except HeadraceError as error:
-            self.cluster.forget_coordinator_on_error(GROUP, error)
-            raise
+        response: Any = await self.cluster.call_coordinator(GROUP, request)
+        self.cluster.raise_for_coordinator(GROUP, response.error_code, response.error_message)
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.owned = {index for one in response.assignment.topic_partitions for index in one.partitions}

@@ -132,6 +132,22 @@ def test_a_lease_is_extended_for_as_long_as_the_work_takes() -> None:
     run_scenario(scenario)
 
 
+def test_a_message_that_arrives_after_an_extension_of_leases_is_delivered() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.publish("jobs", "long")
+        async with client.subscribe("jobs", "workers", prefetch=1) as messages:
+            await next_of(messages)
+            waiting = asyncio.create_task(messages.take())
+            await asyncio.sleep(15)  # the lease of the first message is extended after 10 s
+            await client.publish("jobs", "next")
+            async with asyncio.timeout(5):
+                message = await waiting
+            assert message is not None
+            assert (message.text, message.attempt) == ("next", 1)
+
+    run_scenario(scenario)
+
+
 def test_a_lease_is_not_extended_beyond_max_work(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("jobs", b"a")

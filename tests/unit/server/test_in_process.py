@@ -24,7 +24,7 @@ from headrace.client.groups.offsets import END, Commit, commit, committed, find_
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer, ProducerSettings
 from headrace.client.queues.leased_messages import LeasedMessage
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.model.ids import MessageId
 from headrace.runtime.inline_start import switch_to_task
@@ -101,7 +101,7 @@ async def a_day_in_the_life(cluster: Cluster) -> list[Any]:
     seen.append(await committed(cluster, "other"))
     seen.append(sorted((await find_offsets(cluster, dict.fromkeys(partitions, END))).items()))
     await subscriptions.create("orders", "billing", Position(START))
-    async with Subscription(cluster, "orders", "billing", LeasingRules(lease_seconds=10)) as subscription:
+    async with Subscription(cluster, "orders", "billing", lease_seconds=10) as subscription:
         leased: list[LeasedMessage] = []
         while len(leased) < 50:
             leased += await subscription.lease(20, 5)

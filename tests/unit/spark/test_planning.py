@@ -11,7 +11,11 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
-from headrace.client import Cluster, Commit, NewTopic, Producer, TopicAdmin, TopicPartition, commit, committed
+from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.groups.offsets import Commit, commit, committed
+from headrace.client.metadata import TopicPartition
+from headrace.client.produce.producer import Producer
 from headrace.columns.offsets import OffsetBounds
 from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition

@@ -141,7 +141,7 @@ async def check_broker(server: str) -> list[CheckResult]:
 
 
 async def _check_advertised(cluster: Cluster, node_id: int) -> CheckResult:
-    address = cluster.view.nodes[node_id].address
+    address = cluster.view.nodes[node_id]
     subject = f"broker {node_id}"
     try:
         await cluster.transport(node_id, "doctor")

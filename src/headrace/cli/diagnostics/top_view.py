@@ -261,10 +261,10 @@ def broker_rows(sample: ClusterSample, previous: ClusterSample) -> list[Row]:
             replicas.update(partition.replicas)
     own = {_node_of(samples): address for address, samples in sample.metrics.items()}
     rows: list[Row] = []
-    for node_id, node in sample.view.nodes.items():
+    for node_id, advertised in sample.view.nodes.items():
         row: dict[str, Any] = {
             "broker": node_id,
-            "address": str(node.address),
+            "address": str(advertised),
             "leads": leads[node_id],
             "replicas": replicas[node_id],
             "is_controller": node_id == sample.view.controller_id,

@@ -31,7 +31,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.leased_messages import LeasedMessage, receipt_from_text
 from headrace.client.queues.settling import ACK, NACK, REJECT, FailedSettlement, settle
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import InvalidConfig
 from headrace.model.ids import MessageId, message_id_from_text
 from headrace.runtime.clock import SystemClock
@@ -262,12 +262,12 @@ def pull(
     \b
     headrace subscription pull orders billing -n 10 --wait 5s --ack
     """
-    rules = LeasingRules(lease_seconds=None if lease_ms is None else lease_ms / 1000)
+    lease_seconds = None if lease_ms is None else lease_ms / 1000
 
     async def work(cluster: Cluster) -> list[FailedSettlement]:
         # Check first: a lease creates a missing subscription, so a mistyped name would create one.
         await SubscriptionAdmin(cluster).describe(name, [topic])
-        async with Subscription(cluster, topic, name, rules) as member:
+        async with Subscription(cluster, topic, name, lease_seconds) as member:
             messages = await member.lease(count, wait_ms / 1000)
             if not messages:
                 print_status(

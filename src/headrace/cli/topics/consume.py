@@ -30,7 +30,6 @@ from headrace.cli.start_position import (
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings, Start
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
@@ -95,7 +94,7 @@ def consume(
         raise click.UsageError("with -g the group determines what to read: only -o start or end is allowed, and no -p")
     begin = FROM_START if from_beginning or where is None else where
     start: Start = "latest" if begin == FROM_END else "earliest"
-    settings = ConsumerSettings(start=start, fetching=FetchingRules(read_committed=read_committed))
+    settings = ConsumerSettings(start=start, read_committed=read_committed)
     printer = choose_printer(format_string, key_separator, as_json)
 
     async def work(cluster: Cluster) -> int:

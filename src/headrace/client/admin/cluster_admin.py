@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from headrace.client.admin.config_requests import alter_configs
-from headrace.client.admin.topic_admin import ResourceType
+from headrace.client.admin.topic_admin import ResourceType, partition_sizes
 from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
 from headrace.client.errors import error_of_code, only_result, raise_for_code
@@ -42,9 +42,6 @@ from headrace.wire.messages.metadata import (
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
     DrainBrokerRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -119,8 +116,6 @@ _PartitionResult = tuple[TopicPartition, int, str | None]
 
 
 class ClusterAdmin:
-    """Administration of a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -141,20 +136,17 @@ class ClusterAdmin:
             topics=[DescribeTopicPartitionsTopic(name=name) for name in sorted({*topics})]
         )
         found: list[PartitionReplicas] = []
-        is_more = True
-        while is_more:
+        while True:
             response: DescribeTopicPartitionsResponse = await self._cluster.call_with_retries(
                 partial(self._cluster.call, request)
             )
             for topic in response.topics:
                 found += _partition_replicas(topic, moves)
-            is_more = response.next_cursor is not None
-            if response.next_cursor is not None:
-                request.cursor = Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
-        return sorted(found, key=lambda place: place.target)
+            if response.next_cursor is None:
+                return sorted(found, key=lambda place: place.target)
+            request.cursor = Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
 
     async def min_insync(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """The `min.insync.replicas` of each topic."""
         wanted: dict[str, int] = {}
 
         async def call(names: Sequence[str]) -> None:
@@ -177,7 +169,7 @@ class ClusterAdmin:
 
     async def moves(self) -> Mapping[TopicPartition, ReplicaChange]:
         """The reassignments in progress."""
-        request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
+        request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._cluster.settings.request_timeout_ms)
         response: ListPartitionReassignmentsResponse = await self._cluster.call_until_success(request)
         return {
             TopicPartition(topic.name, result.partition_index): (
@@ -199,7 +191,7 @@ class ClusterAdmin:
                     ReassignablePartition(target.partition, None if wanted is None else list(wanted))
                 )
             request = AlterPartitionReassignmentsRequest(
-                timeout_ms=self._timeout_ms,
+                timeout_ms=self._cluster.settings.request_timeout_ms,
                 topics=[ReassignableTopic(name, requested) for name, requested in topics.items()],
             )
             response: AlterPartitionReassignmentsResponse = await self._cluster.call(request)
@@ -231,26 +223,13 @@ class ClusterAdmin:
 
     async def sizes(self, node_id: int, targets: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The bytes of these partitions on a broker's disk, without those that it has no replica of."""
-        topics = [DescribableLogDirTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
-
-        async def call() -> Mapping[TopicPartition, int]:
-            response: DescribeLogDirsResponse = await self._cluster.call(
-                DescribeLogDirsRequest(topics=topics), node_id=node_id
-            )
-            raise_for_code(response.error_code)
-            return {
-                TopicPartition(topic.name, result.partition_index): result.partition_size
-                for folder in response.results
-                for topic in folder.topics
-                for result in topic.partitions
-            }
-
-        return await self._cluster.call_with_retries(call)
+        wanted = [*targets]
+        return await self._cluster.call_with_retries(lambda: partition_sizes(self._cluster, node_id, wanted))
 
     async def _elect(self, targets: Iterable[TopicPartition], election_type: int) -> PartitionErrors:
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
             topics = [ElectLeadersTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
-            request = ElectLeadersRequest(election_type, topics, timeout_ms=self._timeout_ms)
+            request = ElectLeadersRequest(election_type, topics, timeout_ms=self._cluster.settings.request_timeout_ms)
             response: ElectLeadersResponse = await self._cluster.call(request)
             raise_for_code(response.error_code)
             return [
@@ -285,10 +264,6 @@ class ClusterAdmin:
         for share in _chunks(sorted({*targets}), _PARTITIONS_PER_REQUEST):
             await self._cluster.call_with_retries(partial(attempt, {*share}))
         return refused
-
-    @property
-    def _timeout_ms(self) -> int:
-        return int(self._cluster.settings.request_timeout_seconds * 1000)
 
 
 def _partition_replicas(topic: Any, moves: Mapping[TopicPartition, ReplicaChange]) -> Iterator[PartitionReplicas]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
+from headrace.model.subscription_configs import SUBSCRIPTION_RESOURCE, subscription_resource_name
 from headrace.wire.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -24,6 +25,11 @@ from headrace.wire.messages.configs import (
 
 Resource = tuple[int, str]
 """Type and name."""
+
+
+def subscription_resource(topic: str, subscription: str) -> Resource:
+    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, subscription)
+
 
 _SET, _DELETE = 0, 1
 

@@ -11,12 +11,11 @@ from headrace.client.errors import VersionMismatch, only_result, raise_for_code
 from headrace.client.groups.group_membership import decode_assignment
 from headrace.client.groups.offsets import END, START, Commit, commit, committed, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, MalformedFrame
+from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, MalformedFrame
 from headrace.wire.messages import consumer_groups as newer
 from headrace.wire.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -74,8 +73,6 @@ class PartitionLag:
 
 
 class GroupAdmin:
-    """Administration of groups over a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -91,10 +88,10 @@ class GroupAdmin:
     async def describe(self, group: str) -> GroupView:
         """One group of either protocol with its members; raises GroupIdNotFound."""
         try:
-            return await self._describe_classic(group)
+            return await self._cluster.call_with_retries(partial(self._describe_classic, group))
         except GroupIdNotFound as unknown:
             try:
-                return await self._describe_consumer_protocol(group)
+                return await self._cluster.call_with_retries(partial(self._describe_consumer_protocol, group))
             except VersionMismatch:
                 raise unknown from None
 
@@ -106,7 +103,7 @@ class GroupAdmin:
                 group, DeleteGroupsRequest(groups_names=[group])
             )
             for described in response.results:
-                self._check(group, described.error_code, None)
+                self._cluster.raise_for_coordinator(group, described.error_code)
 
         await self._cluster.call_with_retries(attempt)
 
@@ -139,35 +136,34 @@ class GroupAdmin:
         await commit(self._cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
 
     async def _describe_classic(self, group: str) -> GroupView:
-        async def attempt() -> GroupView:
-            response: DescribeGroupsResponse = await self._cluster.call_coordinator(
-                group, DescribeGroupsRequest(groups=[group])
-            )
-            described = only_result(response.groups)
-            self._check(group, described.error_code, described.error_message)
-            if described.group_state == _DEAD:
-                raise GroupIdNotFound(f"there is no group {group!r}")
-            return _group(described, await self._cluster.coordinator(group))
-
-        return await self._cluster.call_with_retries(attempt)
+        request = DescribeGroupsRequest(groups=[group])
+        response: DescribeGroupsResponse = await self._cluster.call_coordinator(group, request)
+        described = only_result(response.groups)
+        self._cluster.raise_for_coordinator(group, described.error_code, described.error_message)
+        if described.group_state == _DEAD:
+            raise GroupIdNotFound(f"there is no group {group!r}")
+        return GroupView(
+            group=described.group_id,
+            state=described.group_state,
+            protocol_type=described.protocol_type,
+            assignor=described.protocol_data,
+            coordinator=await self._cluster.coordinator(group),
+            members=[_member(member) for member in described.members],
+        )
 
     async def _describe_consumer_protocol(self, group: str) -> GroupView:
-        async def attempt() -> GroupView:
-            response: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
-                group, newer.ConsumerGroupDescribeRequest(group_ids=[group])
-            )
-            described = only_result(response.groups)
-            self._check(group, described.error_code, described.error_message)
-            return GroupView(
-                group=described.group_id,
-                state=described.group_state,
-                protocol_type=_CONSUMER,
-                assignor=described.assignor_name,
-                coordinator=await self._cluster.coordinator(group),
-                members=[_consumer_protocol_member(member) for member in described.members],
-            )
-
-        return await self._cluster.call_with_retries(attempt)
+        request = newer.ConsumerGroupDescribeRequest(group_ids=[group])
+        response: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(group, request)
+        described = only_result(response.groups)
+        self._cluster.raise_for_coordinator(group, described.error_code, described.error_message)
+        return GroupView(
+            group=described.group_id,
+            state=described.group_state,
+            protocol_type=_CONSUMER,
+            assignor=described.assignor_name,
+            coordinator=await self._cluster.coordinator(group),
+            members=[_consumer_protocol_member(member) for member in described.members],
+        )
 
     async def _lags(
         self,
@@ -189,7 +185,6 @@ class GroupAdmin:
         ]
 
     async def _existing(self, targets: Set[TopicPartition]) -> Sequence[TopicPartition]:
-        """The partitions that still exist."""
         names = {target.topic for target in targets}
         topics = (await self._cluster.call_with_retries(lambda: self._cluster.refresh(names))).topics
         return sorted(t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions))
@@ -198,24 +193,6 @@ class GroupAdmin:
         response: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)
         raise_for_code(response.error_code)
         return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
-
-    def _check(self, group: str, code: int, message: str | None) -> None:
-        try:
-            raise_for_code(code, message)
-        except HeadraceError as error:
-            self._cluster.forget_coordinator_on_error(group, error)
-            raise
-
-
-def _group(described: DescribedGroup, coordinator: int) -> GroupView:
-    return GroupView(
-        group=described.group_id,
-        state=described.group_state,
-        protocol_type=described.protocol_type,
-        assignor=described.protocol_data,
-        coordinator=coordinator,
-        members=[_member(member) for member in described.members],
-    )
 
 
 def _member(described: DescribedGroupMember) -> MemberView:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.client.admin.config_requests import (
-    Resource,
     alter_configs,
     configured_resources,
     describe_configs,
     replace_configs,
+    subscription_resource,
 )
 from headrace.client.admin.topic_admin import ReportedConfigSource
 from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound, raise_for_code
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.client.queues.settling import SETTLED, message_statuses
 from headrace.model.errors import GroupIdNotFound
 from headrace.model.ids import MessageId
@@ -66,15 +65,11 @@ class PartitionBacklog:
 
 
 class PeekedMessage(NamedTuple):
-    """A message that is not settled, and its state."""
-
     record: ConsumedRecord
     status: SubscriptionStatus
 
 
 class SubscriptionAdmin:
-    """Administration of subscriptions over a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -85,8 +80,8 @@ class SubscriptionAdmin:
     async def describe(
         self, name: str | None = None, topics: Iterable[str] | None = None
     ) -> Sequence[PartitionBacklog]:
-        """The named subscription, or all, in these topics, or in all. Raises SubscriptionNotFound if the named one does
-        not exist."""
+        """The named subscription, or all, in these topics, or in all; by name, topic and partition. Raises
+        SubscriptionNotFound if the named one does not exist."""
         if topics is None:
             view = await self._cluster.call_with_retries(self._cluster.refresh)
             acked = [topic.removeprefix(ACKS_PREFIX) for topic in view.topics if topic.startswith(ACKS_PREFIX)]
@@ -109,10 +104,10 @@ class SubscriptionAdmin:
             if configs:
                 await self.configure(topic, name, configs)
         elif configs:
-            await replace_configs(self._cluster, _resource(topic, name), configs)
+            await replace_configs(self._cluster, subscription_resource(topic, name), configs)
         else:
             # No settings are changed, so that a concurrent configuration of the same new subscription is kept.
-            await alter_configs(self._cluster, _resource(topic, name), {})
+            await alter_configs(self._cluster, subscription_resource(topic, name), {})
         floors = {**await self._alter(name, _CREATE, targets, position)}
         # A partition that was added since may have inherited subscriptions before this one existed.
         added = sorted({*await self._targets(topic)} - {*targets})
@@ -130,14 +125,15 @@ class SubscriptionAdmin:
 
     async def configs(self, topic: str, name: str) -> Mapping[str, str | None]:
         """The settings of a subscription without defaults; secret values are None."""
-        described = await describe_configs(self._cluster, _resource(topic, name))
+        described = await describe_configs(self._cluster, subscription_resource(topic, name))
         return {one.name: one.value for one in described if one.config_source != ReportedConfigSource.DEFAULT}
 
     async def configure(
         self, topic: str, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()
     ) -> None:
-        """Change single settings of a subscription."""
-        await alter_configs(self._cluster, _resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)})
+        await alter_configs(
+            self._cluster, subscription_resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)}
+        )
 
     async def delete(self, topic: str, name: str) -> None:
         """Delete a subscription with its state and configuration in all partitions."""
@@ -195,86 +191,66 @@ class SubscriptionAdmin:
 
     async def _describe(self, name: str | None, targets: Sequence[TopicPartition]) -> Sequence[PartitionBacklog]:
         names = None if name is None else [name]
-        found: list[PartitionBacklog] = []
 
-        def request(topics: Mapping[str, Sequence[TopicPartition]]) -> DescribeSubscriptionsRequest:
-            requested = [
-                DescribeSubscriptionsTopic(topic, [t.partition for t in some]) for topic, some in topics.items()
-            ]
+        def request(topics: Mapping[str, Sequence[int]]) -> DescribeSubscriptionsRequest:
+            requested = [DescribeSubscriptionsTopic(topic, [*partitions]) for topic, partitions in topics.items()]
             return DescribeSubscriptionsRequest(subscriptions=names, topics=requested)
 
-        def take(target: TopicPartition, result: Any) -> None:
-            found.extend(
-                PartitionBacklog(
-                    one.subscription,
-                    target,
-                    one.floor,
-                    one.end,
-                    one.backlog,
-                    one.leased,
-                    one.waiting,
-                    one.dying,
-                    None if one.oldest_ms == _UNSET else one.oldest_ms,
-                )
-                for one in result.subscriptions
+        results = await self._call_leaders(targets, request)
+        return [
+            PartitionBacklog(
+                one.subscription,
+                target,
+                one.floor,
+                one.end,
+                one.backlog,
+                one.leased,
+                one.waiting,
+                one.dying,
+                None if one.oldest_ms == _UNSET else one.oldest_ms,
             )
-
-        await self._call_leaders(targets, request, take)
-        return found
+            for target, result in results.items()
+            for one in result.subscriptions
+        ]
 
     async def _alter(
         self, name: str, action: int, targets: Sequence[TopicPartition], position: Position
     ) -> Mapping[TopicPartition, int]:
-        floors: dict[TopicPartition, int] = {}
         timestamp_ms = _UNSET if position.timestamp_ms is None else position.timestamp_ms
 
-        def request(topics: Mapping[str, Sequence[TopicPartition]]) -> AlterSubscriptionsRequest:
+        def request(topics: Mapping[str, Sequence[int]]) -> AlterSubscriptionsRequest:
             requested = [
                 AlterSubscriptionsTopic(
-                    topic, [AlterSubscriptionsPartition(t.partition, position.offset, timestamp_ms) for t in some]
+                    topic, [AlterSubscriptionsPartition(index, position.offset, timestamp_ms) for index in partitions]
                 )
-                for topic, some in topics.items()
+                for topic, partitions in topics.items()
             ]
             return AlterSubscriptionsRequest(name, action, requested)
 
-        def take(target: TopicPartition, result: Any) -> None:
-            floors[target] = result.floor
-
-        await self._call_leaders(targets, request, take)
-        return floors
+        return {target: result.floor for target, result in (await self._call_leaders(targets, request)).items()}
 
     async def _call_leaders(
-        self,
-        targets: Sequence[TopicPartition],
-        request: Callable[[Mapping[str, Sequence[TopicPartition]]], Any],
-        take: Callable[[TopicPartition, Any], None],
-    ) -> None:
+        self, targets: Sequence[TopicPartition], request: Callable[[Mapping[str, Sequence[int]]], Any]
+    ) -> Mapping[TopicPartition, Any]:
         """Send each leader the request for its partitions; partitions that succeeded are not retried."""
-        waiting = dict.fromkeys(targets)
+        results: dict[TopicPartition, Any] = {}
 
         async def attempt() -> None:
-            by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
-            for target in waiting:
-                by_leader[(await self._cluster.partition(*target)).leader][target.topic].append(target)
-            for node_id, topics in by_leader.items():
-                response = await self._cluster.call(request(topics), node_id=node_id)
+            waiting = [target for target in targets if target not in results]
+            for node_id, there in (await self._cluster.partitions_by_leader(waiting)).items():
+                response = await self._cluster.call(request(partitions_by_topic(there)), node_id=node_id)
                 raise_for_code(getattr(response, "error_code", 0), getattr(response, "error_message", None))
                 for topic in response.topics:
                     for result in topic.partitions:
                         raise_for_code(result.error_code, result.error_message)
-                        target = TopicPartition(topic.name, result.partition_index)
-                        take(target, result)
-                        waiting.pop(target, None)
+                        results[TopicPartition(topic.name, result.partition_index)] = result
 
         try:
             await self._cluster.call_with_retries(attempt)
         except GroupIdNotFound as error:
             raise SubscriptionNotFound(error.message) from None
+        return results
 
     async def _targets(self, topic: str) -> Sequence[TopicPartition]:
         view = await self._cluster.call_with_retries(partial(self._cluster.current_topic, topic))
         return [TopicPartition(topic, partition.partition) for partition in view.partitions]
-
-
-def _resource(topic: str, name: str) -> Resource:
-    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, name)

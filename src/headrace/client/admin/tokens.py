@@ -42,8 +42,6 @@ class TokenView(msgspec.Struct, frozen=True):
 
 
 class TokenGrant(msgspec.Struct, frozen=True):
-    """The permissions of a token's holder."""
-
     id: str
     name: str
     scopes: tuple[Scope, ...]
@@ -103,26 +101,14 @@ async def check_tokens(cluster: Cluster, presented: Sequence[tuple[str, bytes]])
 
 
 def _token_view(token: ListedToken) -> TokenView:
-    return TokenView(
-        token.token_id,
-        token.name,
-        tuple(token.scopes),
-        token.created_ms,
-        _limit(token.expires_ms),
-        _limit(token.requests_per_second),
-        token.burst,
-    )
+    expires_ms, rate = _limit(token.expires_ms), _limit(token.requests_per_second)
+    return TokenView(token.token_id, token.name, tuple(token.scopes), token.created_ms, expires_ms, rate, token.burst)
 
 
 def _token_grant(token: CheckedToken) -> TokenGrant:
-    return TokenGrant(
-        token.token_id,
-        token.name,
-        tuple(_known_scopes(token.scopes)),
-        _limit(token.expires_ms),
-        _limit(token.requests_per_second),
-        token.burst,
-    )
+    expires_ms, rate = _limit(token.expires_ms), _limit(token.requests_per_second)
+    scopes = tuple(_known_scopes(token.scopes))
+    return TokenGrant(token.token_id, token.name, scopes, expires_ms, rate, token.burst)
 
 
 def _known_scopes(scopes: Sequence[str]) -> Iterator[Scope]:

@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from headrace.client.admin.config_requests import alter_configs
+from headrace.client.admin.config_requests import alter_configs, describe_configs
 from headrace.client.cluster import Cluster
-from headrace.client.errors import only_result, raise_for_code
-from headrace.client.metadata import TopicPartition, TopicView
+from headrace.client.errors import raise_for_code
+from headrace.client.metadata import TopicPartition, TopicView, partitions_by_topic
 from headrace.model.errors import InvalidRequest, LeaderNotAvailable
-from headrace.wire.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from headrace.wire.messages.replicas import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -77,7 +72,6 @@ class Config:
     value: str | None
     source: int
     read_only: bool
-    sensitive: bool
 
     @property
     def is_default(self) -> bool:
@@ -85,8 +79,6 @@ class Config:
 
 
 class TopicAdmin:
-    """Administration of topics over a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -107,15 +99,18 @@ class TopicAdmin:
             replication_factor=topic.replication_factor,
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
         )
-        request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
+        request = CreateTopicsRequest(
+            topics=[wanted], timeout_ms=self._cluster.settings.request_timeout_ms, validate_only=validate_only
+        )
         await self._call_controller(request, lambda response: response.topics)
         if not validate_only:
             await self._cluster.call_with_retries(lambda: self._ready(topic.name), topics_may_appear=True)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic and all its records."""
         request = DeleteTopicsRequest(
-            topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=self._timeout_ms
+            topic_names=[name],
+            topics=[DeleteTopicState(name=name)],
+            timeout_ms=self._cluster.settings.request_timeout_ms,
         )
         await self._call_controller(request, lambda response: response.responses)
         self._cluster.invalidate_metadata()
@@ -124,7 +119,7 @@ class TopicAdmin:
         """Raise the number of partitions to `total`; keys may map to other partitions than before."""
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=total)],
-            timeout_ms=self._timeout_ms,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
             validate_only=validate_only,
         )
         await self._call_controller(request, lambda response: response.results)
@@ -132,11 +127,9 @@ class TopicAdmin:
 
     async def configs(self, name: str) -> Sequence[Config]:
         """All settings of a topic with their sources, by name."""
-        return await self._describe_configs(ResourceType.TOPIC, name, None)
-
-    async def broker_configs(self, node_id: int) -> Sequence[Config]:
-        """All settings of a broker, by name."""
-        return await self._describe_configs(ResourceType.BROKER, str(node_id), node_id)
+        described = await describe_configs(self._cluster, (ResourceType.TOPIC, name))
+        configs = [Config(c.name, c.value, c.config_source, c.read_only) for c in described]
+        return sorted(configs, key=lambda config: config.name)
 
     async def alter_configs(
         self,
@@ -146,7 +139,6 @@ class TopicAdmin:
         back_to_default: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Change single settings of a topic."""
         changes = {**(set_to or {}), **dict.fromkeys(back_to_default)}
         both = sorted(name for name in set_to or {} if changes[name] is None)
         if both:
@@ -158,10 +150,7 @@ class TopicAdmin:
         started: dict[TopicPartition, int] = {}
 
         async def attempt() -> None:
-            by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-            for target in before:
-                if target not in started:
-                    by_leader[(await self._cluster.partition(*target)).leader].append(target)
+            by_leader = await self._cluster.partitions_by_leader(target for target in before if target not in started)
             for node_id, targets in by_leader.items():
                 started.update(await self._trim_at(node_id, {target: before[target] for target in targets}))
 
@@ -170,23 +159,14 @@ class TopicAdmin:
 
     async def sizes(self, name: str) -> dict[int, int]:
         """The bytes of each partition on its leader's disk."""
-        view = await self._cluster.topic(name)
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in (await self._cluster.topic(name)).partitions:
+            if partition.leader_id >= 0:
+                by_leader[partition.leader_id].append(TopicPartition(name, partition.partition))
         sizes: dict[int, int] = {}
-        wanted = DescribableLogDirTopic(topic=name, partitions=[p.partition for p in view.partitions])
-        for node_id in sorted({p.leader_id for p in view.partitions if p.leader_id >= 0}):
-            request = DescribeLogDirsRequest(topics=[wanted])
-            response: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
-            raise_for_code(response.error_code)
-            for folder in response.results:
-                for topic in folder.topics:
-                    for result in topic.partitions:
-                        if topic.name == name and view.partitions[result.partition_index].leader_id == node_id:
-                            sizes[result.partition_index] = result.partition_size
+        for node_id, targets in by_leader.items():
+            sizes |= {t.partition: size for t, size in (await partition_sizes(self._cluster, node_id, targets)).items()}
         return sizes
-
-    @property
-    def _timeout_ms(self) -> int:
-        return int(self._cluster.settings.request_timeout_seconds * 1000)
 
     async def _call_controller(self, request: Any, results: Callable[[Any], Iterable[Any]]) -> None:
         """Send a request to the controller, with retries; raises the first error of its results."""
@@ -202,26 +182,13 @@ class TopicAdmin:
         if not topic.ready:
             raise LeaderNotAvailable(f"topic {name!r} was created, but not all its partitions have a leader yet")
 
-    async def _describe_configs(self, kind: ResourceType, name: str, node_id: int | None) -> Sequence[Config]:
-        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-
-        async def attempt() -> Sequence[Config]:
-            request = DescribeConfigsRequest(resources=[resource])
-            response: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
-            result = only_result(response.results)
-            raise_for_code(result.error_code, result.error_message)
-            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs]
-            return sorted(configs, key=lambda config: config.name)
-
-        return await self._cluster.call_with_retries(attempt)
-
     async def _trim_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
         for (topic, partition), offset in before.items():
             topics[topic].append(DeleteRecordsPartition(partition_index=partition, offset=offset))
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=name, partitions=p) for name, p in topics.items()],
-            timeout_ms=self._timeout_ms,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
         )
         response: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
         started = {}
@@ -230,3 +197,18 @@ class TopicAdmin:
                 raise_for_code(partition_.error_code)
                 started[TopicPartition(result.name, partition_.partition_index)] = partition_.low_watermark
         return started
+
+
+async def partition_sizes(
+    cluster: Cluster, node_id: int, targets: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, int]:
+    """The bytes of these partitions on a broker's disk, without those that it has no replica of. One attempt."""
+    topics = [DescribableLogDirTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
+    response: DescribeLogDirsResponse = await cluster.call(DescribeLogDirsRequest(topics=topics), node_id=node_id)
+    raise_for_code(response.error_code)
+    return {
+        TopicPartition(topic.name, result.partition_index): result.partition_size
+        for folder in response.results
+        for topic in folder.topics
+        for result in topic.partitions
+    }

@@ -8,18 +8,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import VersionMismatch, only_result, raise_for_code
 from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import InvalidRequest, InvalidTransactionState
 from headrace.wire.apis import LIST_TRANSACTIONS
-from headrace.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.wire.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -47,7 +44,6 @@ STATES = (
     "Dead",
 )
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-_TRANSACTION_COORDINATOR = 1  # key_type of FindCoordinator
 _DURATION_SINCE = 1  # the first version of ListTransactions with a duration filter
 
 
@@ -86,8 +82,6 @@ class OpenTransaction:
 
 
 class TransactionAdmin:
-    """Administration of transactions over a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -98,11 +92,9 @@ class TransactionAdmin:
         producer_ids: Iterable[int] = (),
         older_than_ms: int | None = None,
     ) -> Sequence[TransactionListing]:
-        """The transactional ids of every broker that match all filters, by name.
-
-        `older_than_ms` without states lists open transactions only: brokers, like Kafka's, count from the start of the
-        last transaction of an id, even if that has ended.
-        """
+        """The transactional ids of every broker that match all filters, by name. `older_than_ms` without states lists
+        open transactions only: brokers, like Kafka's, count from the start of the last transaction of an id, even if
+        that has ended."""
         wanted = [*states]
         if older_than_ms is not None and not wanted:
             wanted = [*OPEN_STATES]
@@ -121,7 +113,7 @@ class TransactionAdmin:
         """One transactional id; raises TransactionalIdNotFound."""
 
         async def attempt() -> TransactionView:
-            node_id = await transaction_coordinator(self._cluster, transactional_id)
+            node_id = await self._cluster.transaction_coordinator(transactional_id)
             response: DescribeTransactionsResponse = await self._cluster.call(
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]), node_id=node_id
             )
@@ -147,7 +139,7 @@ class TransactionAdmin:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=view.timeout_ms)
 
         async def attempt() -> None:
-            node_id = await transaction_coordinator(self._cluster, transactional_id)
+            node_id = await self._cluster.transaction_coordinator(transactional_id)
             response: InitProducerIdResponse = await self._cluster.call(request, node_id=node_id)
             raise_for_code(response.error_code)
 
@@ -160,10 +152,7 @@ class TransactionAdmin:
         found: list[OpenTransaction] = []
 
         async def attempt() -> None:
-            by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-            for target in sorted(wanted):
-                by_leader[(await self._cluster.partition(*target)).leader].append(target)
-            for node_id, there in by_leader.items():
+            for node_id, there in (await self._cluster.partitions_by_leader(sorted(wanted))).items():
                 found.extend(await self._open_at(node_id, there))
                 wanted.difference_update(there)
 
@@ -199,16 +188,14 @@ class TransactionAdmin:
         )
 
         async def attempt() -> None:
-            leader = (await self._cluster.partition(topic, partition)).leader
-            response: WriteTxnMarkersResponse = await self._cluster.call(
-                WriteTxnMarkersRequest(markers=[marker]), node_id=leader
+            response: WriteTxnMarkersResponse = await self._cluster.call_leader(
+                transaction.target, WriteTxnMarkersRequest(markers=[marker])
             )
             raise_for_code(only_result(only_result(only_result(response.markers).topics).partitions).error_code)
 
         await self._cluster.call_with_retries(attempt)
 
     async def _owners(self, producer_ids: set[int]) -> Sequence[TransactionView]:
-        """The transactions of these producers at their coordinators."""
         if not producer_ids:
             return []  # an empty filter would match all
         listed = await self.list(producer_ids=sorted(producer_ids))
@@ -255,17 +242,6 @@ class TransactionAdmin:
                     if producer.current_txn_start_offset >= 0
                 ]
         return found
-
-
-async def transaction_coordinator(cluster: Cluster, transactional_id: str) -> int:
-    """The node id of the broker that coordinates the transactions of this id; one attempt."""
-    request = FindCoordinatorRequest(
-        key=transactional_id, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
-    )
-    response: FindCoordinatorResponse = await cluster.call(request)
-    result: Any = response.coordinators[0] if response.coordinators else response
-    raise_for_code(result.error_code, result.error_message)
-    return int(result.node_id)
 
 
 def _coordinated_transaction(known: Iterable[TransactionView], transaction: OpenTransaction) -> TransactionView | None:

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.client.admin.config_requests import Resource, alter_configs, describe_configs
+from headrace.client.admin.config_requests import alter_configs, describe_configs, subscription_resource
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
 from headrace.model.names import ACKS_PREFIX
-from headrace.model.subscription_configs import SUBSCRIPTION_RESOURCE, subscription_resource_name
 from headrace.wire.messages.queues import (
     DescribedPush,
     DescribePushesRequest,
@@ -44,8 +43,6 @@ class WebhookSettings(msgspec.Struct, frozen=True):
 
 
 class WebhookView(msgspec.Struct, frozen=True):
-    """The current settings of a webhook."""
-
     url: str
     has_secret: bool
     concurrency: int
@@ -101,7 +98,7 @@ async def set_webhook(cluster: Cluster, topic: str, subscription: str, push: Web
             generated = cluster.entropy.token(32)
     changes: dict[str, str | None] = dict.fromkeys(name for name in _NAMES if name != SECRET)
     changes.update(webhook_configs(push, push.secret or generated))
-    await alter_configs(cluster, _resource(topic, subscription), changes)
+    await alter_configs(cluster, subscription_resource(topic, subscription), changes)
     return generated
 
 
@@ -118,8 +115,7 @@ def webhook_configs(push: WebhookSettings, secret: str | None) -> dict[str, str]
 
 
 async def get_webhook(cluster: Cluster, topic: str, subscription: str) -> WebhookView | None:
-    """The webhook of a subscription; None if it has none."""
-    described = await describe_configs(cluster, _resource(topic, subscription), [*_NAMES, _TOPICS])
+    described = await describe_configs(cluster, subscription_resource(topic, subscription), [*_NAMES, _TOPICS])
     configs = {one.name: one for one in described}
     url, of_group = configs[URL].value, configs[_TOPICS].value
     if not url or (of_group and topic not in of_group.split(",")):
@@ -135,8 +131,4 @@ async def get_webhook(cluster: Cluster, topic: str, subscription: str) -> Webhoo
 
 async def delete_webhook(cluster: Cluster, topic: str, subscription: str) -> None:
     """Delete the webhook of a subscription together with its secret."""
-    await alter_configs(cluster, _resource(topic, subscription), dict.fromkeys(_NAMES))
-
-
-def _resource(topic: str, subscription: str) -> Resource:
-    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, subscription)
+    await alter_configs(cluster, subscription_resource(topic, subscription), dict.fromkeys(_NAMES))

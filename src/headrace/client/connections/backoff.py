@@ -18,7 +18,6 @@ class Backoff:
         self._attempts = 0
 
     def next_seconds(self) -> float:
-        """The next pause of the series."""
         self._attempts += 1
         return self.seconds_after(self._attempts)
 

@@ -43,10 +43,8 @@ class ResponseFrameReader:
         self._large_filled = 0
 
     def receive(self) -> list[memoryview]:
-        """The frames (without their length) that one read completed.
-
-        Raises BlockingIOError when there is nothing to read, EOFError when the peer has closed.
-        """
+        """The frames (without their length) that one read completed. Raises BlockingIOError when there is nothing to
+        read, EOFError when the peer has closed."""
         if self._large is not None:
             return self._receive_large(self._large)
         count = self._stream.receive_into(self._view[self._filled :])
@@ -234,8 +232,6 @@ class TcpTransport:
 
 
 class TcpDialer:
-    """Opens TCP transports with one client id."""
-
     def __init__(self, network: Network, client_id: str) -> None:
         self._network = network
         self._client_id = client_id

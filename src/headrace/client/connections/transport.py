@@ -40,11 +40,8 @@ class Transport(Protocol):
         """Whether a new transport must be dialled."""
 
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
-        """Send a request and wait for its response.
-
-        The request is sent in the first step of this call, before anything is awaited, so that consecutive calls
-        arrive in order.
-        """
+        """Send a request and wait for its response. The request is sent in the first step of this call, before anything
+        is awaited, so that consecutive calls arrive in order."""
 
     def post(self, api_key: int, version: int, request: Any) -> None:
         """Send a request that has no response (Produce with acks=0)."""
@@ -54,14 +51,11 @@ class Transport(Protocol):
 
 
 class Dialer(Protocol):
-    """Opens transports."""
-
     async def dial(self, host: str, port: int, deadline_seconds: float) -> Transport:
         """Connect and negotiate versions; raises Unreachable."""
 
 
 def api_of_request(request: Any) -> Api:
-    """The API that a request message belongs to."""
     return _API_BY_REQUEST[type(request)]
 
 
@@ -108,12 +102,10 @@ class TransportPool:
         return None
 
     def close_connections(self, connection_key: str) -> None:
-        """Close the connections of this key."""
         for key in [key for key in self._open_transports if key[1] == connection_key]:
             self._open_transports.pop(key).close()
 
     def close(self) -> None:
-        """Close all connections; pending calls fail with ConnectionLost."""
         for transport in self._open_transports.values():
             transport.close()
         self._open_transports.clear()

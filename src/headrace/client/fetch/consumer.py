@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import NoCommittedOffset
 from headrace.client.fetch.fetched_records import ConsumedRecord, FetchedRecords
-from headrace.client.fetch.fetcher import Fetcher, FetchingRules
+from headrace.client.fetch.fetcher import Fetcher
 from headrace.client.groups.group_membership import GroupMembership, GroupRules
 from headrace.client.groups.offsets import (
     END,
@@ -54,13 +54,11 @@ class ConsumerSettings:
 
     start: Start = "earliest"
     commit_seconds: float | None = 5.0  # None: only `commit()` commits
-    fetching: FetchingRules = field(default_factory=FetchingRules)
+    read_committed: bool = False
 
 
 class Consumer:
-    """One reader. Use it as `async with Consumer(cluster, ["orders"], group=GroupRules("billing")) as
-    consumer:`.
-    """
+    """One reader. Use it as `async with Consumer(cluster, ["orders"], group=GroupRules("billing")) as consumer:`."""
 
     def __init__(
         self,
@@ -71,9 +69,7 @@ class Consumer:
         partitions: Mapping[TopicPartition, int] | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        """Subscribe to `topics`, or read `partitions` from the given offsets (not with a group's
-        assignment).
-        """
+        """Subscribe to `topics`, or read `partitions` from the given offsets (not with a group's assignment)."""
         self.settings = settings or ConsumerSettings()
         self._cluster = cluster
         self._topics = list(topics)
@@ -81,7 +77,7 @@ class Consumer:
         self._group = group
         connection_key = f"consumer {cluster.entropy.token(6)}"
         self._connection_keys = (f"{connection_key} fetch", f"{connection_key} group")
-        self._fetcher = Fetcher(cluster, self.settings.fetching, self._connection_keys[0])
+        self._fetcher = Fetcher(cluster, self._connection_keys[0], read_committed=self.settings.read_committed)
         self._member: GroupMembership | None = None
         if group is not None and partitions is None:
             self._member = GroupMembership(
@@ -113,10 +109,8 @@ class Consumer:
         await self.close(in_hand_done=kind is None)
 
     async def close(self, *, in_hand_done: bool = True) -> None:
-        """Commit (with automatic commits), leave the group and stop reading.
-
-        `in_hand_done`: the records given last were processed; otherwise they are delivered again.
-        """
+        """Commit (with automatic commits), leave the group and stop reading. `in_hand_done`: the records given last
+        were processed; otherwise they are delivered again."""
         if in_hand_done:
             self._unprocessed = ()
         await self._tasks.stop()
@@ -133,7 +127,6 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumedRecord:
-        """Wait for the next record."""
         self._unprocessed = ()
         self._raise_failure()
         while True:
@@ -170,7 +163,6 @@ class Consumer:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads now."""
         return self._fetcher.partitions
 
     @property
@@ -226,7 +218,6 @@ class Consumer:
             await self._reset(sorted(self._fetcher.out_of_range))
 
     def _append_available(self, records: list[ConsumedRecord], records_max: int) -> None:
-        """Append available records."""
         try:
             while len(records) < records_max and (record := self._next_in_hand()) is not None:
                 records.append(record)
@@ -304,7 +295,6 @@ class Consumer:
         return None
 
     async def _rejoin(self, member: GroupMembership) -> None:
-        """Join the next generation and take over its assignment."""
         await self._try_commit()
         if not member.cooperative or not member.owned:
             self._revoke(list(self._positions))
@@ -347,8 +337,8 @@ class Consumer:
         """The offsets of `start`. With `read_committed` the end is the last stable offset, so that records of open
         transactions are read when these commit."""
         where = START if self.settings.start == "earliest" else END
-        read_committed = self.settings.fetching.read_committed
-        return await find_offsets(self._cluster, dict.fromkeys(targets, where), read_committed=read_committed)
+        wanted = dict.fromkeys(targets, where)
+        return await find_offsets(self._cluster, wanted, read_committed=self.settings.read_committed)
 
     async def _try_commit(self) -> None:
         """Commit, and ignore retriable errors: the next automatic commit retries, and reading continues."""
@@ -359,10 +349,8 @@ class Consumer:
                 raise
 
     async def _commit_processed(self, deadline_seconds: float) -> None:
-        """Commit processed records, if automatic commits are enabled.
-
-        A commit may be rejected after a rebalance; the records are then delivered again to another member.
-        """
+        """Commit processed records, if automatic commits are enabled. A commit may be rejected after a rebalance; the
+        records are then delivered again to another member."""
         self._commit_due_at = self._next_commit_at()
         if self._group is None or self.settings.commit_seconds is None:
             return

@@ -18,8 +18,6 @@ _UNPACKED_BYTES_MAX = 1 << 30
 
 
 class ConsumedRecord(NamedTuple):
-    """One record as the application receives it."""
-
     topic: str
     partition: int
     offset: int
@@ -30,10 +28,8 @@ class ConsumedRecord(NamedTuple):
 
 
 class FetchedRecords:
-    """The records of one partition in one response; decodes lazily and advances `next_offset`.
-
-    `next_offset` includes skipped records, so that a position never waits for an invisible record.
-    """
+    """The records of one partition in one response; decodes lazily and advances `next_offset`. `next_offset` includes
+    skipped records, so that a position never waits for an invisible record."""
 
     __slots__ = ("_aborted", "_batches", "next_offset", "size_bytes", "target")
 

@@ -28,19 +28,11 @@ from headrace.wire.messages.fetch import (
 )
 
 _NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
+_WAIT_SECONDS = 0.5
+_BYTES_MAX = 50 * 1024 * 1024
+_PARTITION_BYTES_MAX = 1024 * 1024
 _RESPONSE_SLACK_SECONDS = 30.0
 _TIMER_SLACK_SECONDS = 0.001  # timers may fire slightly early and must not be set again then
-
-
-@dataclass(frozen=True, slots=True)
-class FetchingRules:
-    """How much to fetch, and how long a broker may wait for it."""
-
-    wait_seconds: float = 0.5
-    bytes_min: int = 1
-    bytes_max: int = 50 * 1024 * 1024
-    partition_bytes_max: int = 1024 * 1024
-    read_committed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -56,16 +48,12 @@ class _PartitionFetchState:
 
 
 class Fetcher:
-    """Fetches in the background for one consumer."""
-
-    def __init__(self, cluster: Cluster, settings: FetchingRules, connection_key: str) -> None:
+    def __init__(self, cluster: Cluster, connection_key: str, *, read_committed: bool) -> None:
         self._cluster = cluster
-        self._settings = settings
+        self._read_committed = read_committed
         self._connection_key = connection_key
         self._fetch_states: dict[TopicPartition, _PartitionFetchState] = {}
-        self._next_in_turn: deque[_PartitionFetchState] = (
-            deque()
-        )  # those with records in hand, in the order to hand them out
+        self._next_in_turn: deque[_PartitionFetchState] = deque()  # those with records in hand
         self._leaders_with_fetch_in_flight: set[int] = set()
         self._wake = asyncio.Event()
         self._records_available = asyncio.Event()
@@ -91,7 +79,6 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, targets: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions."""
         for target in targets:
             state = self._fetch_states.pop(target, None)
             self.out_of_range.discard(target)
@@ -149,7 +136,7 @@ class Fetcher:
         for state in self._fetch_states.values():
             if state.in_flight or state.target in self.out_of_range:
                 continue
-            if state.prefetched_bytes >= self._settings.partition_bytes_max:
+            if state.prefetched_bytes >= _PARTITION_BYTES_MAX:
                 continue
             if state.not_before > now + _TIMER_SLACK_SECONDS:
                 next_at = state.not_before if next_at is None else min(next_at, state.not_before)
@@ -204,7 +191,7 @@ class Fetcher:
                 self._request(states),
                 node_id=leader,
                 version_max=_NAMES_UNTIL,
-                timeout_seconds=self._settings.wait_seconds + _RESPONSE_SLACK_SECONDS,
+                timeout_seconds=_WAIT_SECONDS + _RESPONSE_SLACK_SECONDS,
                 connection_key=self._connection_key,
             )
             if response.error_code:
@@ -230,18 +217,14 @@ class Fetcher:
     def _request(self, states: Iterable[_PartitionFetchState]) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = defaultdict(list)
         for state in states:
-            topics[state.target.topic].append(
-                FetchPartition(
-                    partition=state.target.partition,
-                    fetch_offset=state.fetch_offset,
-                    partition_max_bytes=self._settings.partition_bytes_max,
-                )
-            )
+            index, offset = state.target.partition, state.fetch_offset
+            partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES_MAX)
+            topics[state.target.topic].append(partition)
         return FetchRequest(
-            max_wait_ms=int(self._settings.wait_seconds * 1000),
-            min_bytes=self._settings.bytes_min,
-            max_bytes=self._settings.bytes_max,
-            isolation_level=1 if self._settings.read_committed else 0,
+            max_wait_ms=int(_WAIT_SECONDS * 1000),
+            min_bytes=1,
+            max_bytes=_BYTES_MAX,
+            isolation_level=1 if self._read_committed else 0,
             topics=[FetchTopic(topic=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
@@ -250,9 +233,7 @@ class Fetcher:
             self._on_fetch_error(state, error_of_code(partition.error_code))
             return
         state.failures = 0
-        state.high_watermark = (
-            partition.last_stable_offset if self._settings.read_committed else partition.high_watermark
-        )
+        state.high_watermark = partition.last_stable_offset if self._read_committed else partition.high_watermark
         records = partition.records
         if not records:
             self._records_available.set()  # a caller may wait to learn that the end is reached

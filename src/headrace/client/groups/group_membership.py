@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
@@ -80,8 +81,6 @@ _LEAVE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """Settings of a group member."""
-
     group: str
     instance_id: str | None = None
     session_timeout_seconds: float = 45.0
@@ -119,7 +118,6 @@ class GroupMembership:
 
     @property
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
-        """The group metadata for commits."""
         return ConsumerGroupMetadata(self._generation, self._member_id, self._rules.instance_id)
 
     @property
@@ -132,18 +130,12 @@ class GroupMembership:
         self._tasks.spawn(self._run_heartbeats(), "group heartbeat")
 
     async def stop(self) -> None:
-        """Stop the heartbeat and leave, so that the other members need not wait for the session timeout.
-
-        A static member does not leave: it is expected to return.
-        """
+        """Stop the heartbeat and leave, so that the other members need not wait for the session timeout. A static
+        member does not leave: it is expected to return."""
         await self._tasks.stop()
         if self._member_id and self._rules.instance_id is None:
-            leaving = MemberIdentity(member_id=self._member_id, reason="the consumer is closing")
-            request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
             try:
-                await self._cluster.call_coordinator(
-                    self._rules.group, request, timeout_seconds=_LEAVE_SECONDS, connection_key=self._connection_key
-                )
+                await self._leave("the consumer is closing", _LEAVE_SECONDS)
             except HeadraceError:
                 return  # the session timeout removes the member
             finally:
@@ -202,12 +194,8 @@ class GroupMembership:
             protocol_type=_PROTOCOL_TYPE,
             protocols=protocols,
         )
-        response: JoinGroupResponse = await self._cluster.call_coordinator(
-            rules.group,
-            request,
-            timeout_seconds=rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS,
-            connection_key=self._connection_key,
-        )
+        timeout_seconds = rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS
+        response: JoinGroupResponse = await self._call_coordinator(request, timeout_seconds)
         if response.error_code == MemberIdRequired.code:
             self._member_id = response.member_id
         raise_for_code(response.error_code)
@@ -234,17 +222,12 @@ class GroupMembership:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        response: SyncGroupResponse = await self._cluster.call_coordinator(
-            self._rules.group,
-            request,
-            timeout_seconds=self._rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS,
-            connection_key=self._connection_key,
-        )
+        timeout_seconds = self._rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS
+        response: SyncGroupResponse = await self._call_coordinator(request, timeout_seconds)
         raise_for_code(response.error_code)
         return frozenset(decode_assignment(response.assignment)) if response.assignment else frozenset()
 
     async def _compute_assignment(self, metadata: Mapping[str, bytes]) -> Mapping[str, Sequence[TopicPartition]]:
-        """As the leader of the group, assign the partitions."""
         members = {member_id: decode_subscription(blob) for member_id, blob in metadata.items()}
         counts = await self._count(members.values())
         self._assigned_partition_counts = counts
@@ -260,7 +243,6 @@ class GroupMembership:
         return counts
 
     async def _run_heartbeats(self) -> None:
-        """Send heartbeats while the application polls."""
         rules = self._rules
         while True:
             await asyncio.sleep(rules.heartbeat_seconds)
@@ -286,12 +268,7 @@ class GroupMembership:
             member_id=self._member_id,
             group_instance_id=self._rules.instance_id,
         )
-        response: HeartbeatResponse = await self._cluster.call_coordinator(
-            self._rules.group,
-            request,
-            timeout_seconds=self._rules.session_timeout_seconds,
-            connection_key=self._connection_key,
-        )
+        response: HeartbeatResponse = await self._call_coordinator(request, self._rules.session_timeout_seconds)
         if response.error_code and generation == self._generation and not self.needs_join:
             raise error_of_code(response.error_code)
 
@@ -305,15 +282,20 @@ class GroupMembership:
 
     async def _leave_for_poll_timeout(self) -> None:
         """Leave the group because the application has not polled for too long; it rejoins with the next poll."""
-        leaving = MemberIdentity(member_id=self._member_id, reason="the application has stopped polling")
-        request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
-        await self._attempt(
-            lambda: self._cluster.call_coordinator(self._rules.group, request, connection_key=self._connection_key)
-        )
+        await self._attempt(lambda: self._leave("the application has stopped polling"))
         self._reset_membership()
 
+    async def _leave(self, reason: str, timeout_seconds: float | None = None) -> None:
+        leaving = MemberIdentity(member_id=self._member_id, reason=reason)
+        request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
+        await self._call_coordinator(request, timeout_seconds)
+
+    async def _call_coordinator(self, request: Any, timeout_seconds: float | None) -> Any:
+        return await self._cluster.call_coordinator(
+            self._rules.group, request, timeout_seconds=timeout_seconds, connection_key=self._connection_key
+        )
+
     def _handle_error(self, error: HeadraceError) -> None:
-        """Update the membership after an error of the coordinator."""
         if isinstance(error, FencedInstanceId):
             self._failure = error
             self._on_rejoin_needed()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import error_of_code, raise_for_code
+from headrace.client.errors import raise_for_code
 from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import HeadraceError
 from headrace.wire.messages.fetch import (
@@ -71,10 +71,7 @@ async def find_offsets(
     found: dict[TopicPartition, FoundOffset] = {}
 
     async def ask_all() -> None:
-        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-        for target in wanted:
-            if target not in found:
-                by_leader[(await cluster.partition(*target)).leader].append(target)
+        by_leader = await cluster.partitions_by_leader(target for target in wanted if target not in found)
         failures: list[HeadraceError] = []
 
         async def ask(node_id: int, targets: list[TopicPartition]) -> None:
@@ -104,7 +101,7 @@ async def _list_offsets_at_leader(
         replica_id=_CONSUMER,
         isolation_level=1 if read_committed else 0,
         topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-        timeout_ms=int(cluster.settings.request_timeout_seconds * 1000),
+        timeout_ms=cluster.settings.request_timeout_ms,
     )
     response: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
     found = {}
@@ -131,11 +128,11 @@ async def committed(
         request = _offset_fetch(group, topics)
         response: OffsetFetchResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
         result = response.groups[0] if response.groups else response
-        _raise_for(cluster, group, result.error_code)
+        cluster.raise_for_coordinator(group, result.error_code)
         found = {}
         for topic in result.topics:
             for partition in topic.partitions:
-                _raise_for(cluster, group, partition.error_code)
+                cluster.raise_for_coordinator(group, partition.error_code)
                 if partition.committed_offset >= 0:
                     target = TopicPartition(topic.name, partition.partition_index)
                     found[target] = Commit(partition.committed_offset, partition.metadata or "")
@@ -146,15 +143,13 @@ async def committed(
 
 def _offset_fetch(group: str, topics: Mapping[str, list[int]] | None) -> OffsetFetchRequest:
     """A request in both forms: for one group (older brokers) and for several (newer brokers)."""
-    one: list[OffsetFetchRequestTopic] | None = None
-    many: list[OffsetFetchRequestTopic] | None = None
+    wanted = None
     if topics is not None:
-        one = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in topics.items()]
-        many = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in topics.items()]
+        wanted = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in topics.items()]
     return OffsetFetchRequest(
         group_id=group,
-        topics=one,
-        groups=[OffsetFetchRequestGroup(group_id=group, topics=many)],
+        topics=wanted,
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted)],
         require_stable=True,
     )
 
@@ -192,13 +187,6 @@ async def commit(
         response: OffsetCommitResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
         for topic in response.topics:
             for partition in topic.partitions:
-                _raise_for(cluster, group, partition.error_code)
+                cluster.raise_for_coordinator(group, partition.error_code)
 
     await cluster.call_with_retries(attempt, deadline_seconds=deadline_seconds)
-
-
-def _raise_for(cluster: Cluster, group: str, code: int) -> None:
-    if code:
-        error = error_of_code(code)
-        cluster.forget_coordinator_on_error(group, error)
-        raise error

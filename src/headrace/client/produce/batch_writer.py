@@ -15,27 +15,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import ProducerClosed, raise_for_code
+from headrace.client.errors import ProducerClosed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.pending_batches import PartitionBatchQueue, PendingBatch, ProducerIdentity
-from headrace.client.produce.producer import ACKS_ALL
-from headrace.client.produce.sender import Sender, SenderSettings
+from headrace.client.produce.sender import BatchProducer, Sender, SenderSettings, new_producer_identity
 from headrace.model.errors import HeadraceError, MessageTooLarge
-from headrace.wire.batches.compression import NONE
-from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 
 class ReadyBatch(NamedTuple):
-    """An encoded batch."""
-
     encoded: bytes | bytearray | memoryview
     record_count: int
 
@@ -46,19 +39,6 @@ class BatchWriterSettings(msgspec.Struct, frozen=True):
     bytes_in_flight_max: int = 32 * 1024 * 1024
     delivery_timeout_seconds: float = 120.0
     topic_wait_seconds: float = 10.0
-
-
-class BatchProducer(Protocol):
-    """The producer of the batches: an open transaction, or a producer without one, with an empty transactional id."""
-
-    @property
-    def transactional_id(self) -> str: ...
-
-    @property
-    def identity(self) -> ProducerIdentity: ...
-
-    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
-        """Return when batches may be written to these partitions."""
 
 
 class IdempotentProducer:
@@ -74,14 +54,7 @@ class IdempotentProducer:
 
 
 async def idempotent_producer(cluster: Cluster) -> IdempotentProducer:
-    """Request a new producer id."""
-
-    async def attempt() -> IdempotentProducer:
-        response: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
-        raise_for_code(response.error_code)
-        return IdempotentProducer(ProducerIdentity(response.producer_id, response.producer_epoch))
-
-    return await cluster.call_with_retries(attempt)
+    return IdempotentProducer(await cluster.call_with_retries(lambda: new_producer_identity(cluster)))
 
 
 class BatchWriter:
@@ -90,9 +63,12 @@ class BatchWriter:
     def __init__(self, cluster: Cluster, producer: BatchProducer, settings: BatchWriterSettings | None = None) -> None:
         self.settings = settings or BatchWriterSettings()
         self._cluster = cluster
-        self._sender = _EncodedBatchSender(
-            cluster, _sender_settings(self.settings), self._settled, _WriterTransactionContext(producer)
+        sending = SenderSettings(
+            batch_bytes_max=1,
+            delivery_timeout_seconds=self.settings.delivery_timeout_seconds,
+            topic_wait_seconds=self.settings.topic_wait_seconds,
         )
+        self._sender = _EncodedBatchSender(cluster, sending, self._settled, _WriterTransactionContext(producer))
         self._buffered_bytes = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -156,52 +132,22 @@ class _PendingEncodedBatch(PendingBatch):
         self.size_bytes = len(ready.encoded)
         self.is_closed = True
 
+    def encode(self, compression: int, *, is_transactional: bool) -> bytes | bytearray | memoryview:  # noqa: ARG002
+        return self.encoded
+
 
 class _EncodedBatchSender(Sender):
     def submit_ready(self, target: TopicPartition, batch: _PendingEncodedBatch) -> None:
-        queue = self._queues.get(target)
-        if queue is None:
-            queue = self._queues[target] = PartitionBatchQueue(target)
+        queue = self._queues[target]
         queue.batches.append(batch)
         self._active_queues[target] = queue
         self._wake.set()
 
-    def _request(self, queues: Iterable[PartitionBatchQueue]) -> ProduceRequest:
-        assert self._transaction is not None
-        topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
-        for queue in queues:
-            head = queue.batches[0]
-            assert isinstance(head, _PendingEncodedBatch)
-            data = PartitionProduceData(index=queue.target.partition, records=memoryview(head.encoded))
-            topics[queue.target.topic].append(data)
-        return ProduceRequest(
-            transactional_id=self._transaction.transactional_id or None,
-            acks=self._settings.acks,
-            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
-            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
-        )
-
-    def _may_split(self, error: HeadraceError) -> bool:  # noqa: ARG002
-        """An encoded batch cannot be split."""
-        return False
-
-    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
+    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError) -> None:
         if isinstance(error, MessageTooLarge):
             head = queue.batches[0]
             error = MessageTooLarge(
                 f"{queue.target} refused a batch of {head.record_count} records in {head.size_bytes} bytes "
                 f"({error.message}); make smaller batches, or raise the topic's max.message.bytes"
             )
-        super()._fail_batch(queue, error, in_doubt=in_doubt)
-
-
-def _sender_settings(settings: BatchWriterSettings) -> SenderSettings:
-    return SenderSettings(
-        acks=ACKS_ALL,
-        idempotent=True,
-        compression=NONE,
-        linger_seconds=0.0,
-        batch_bytes_max=1,
-        delivery_timeout_seconds=settings.delivery_timeout_seconds,
-        topic_wait_seconds=settings.topic_wait_seconds,
-    )
+        super()._fail_batch(queue, error)

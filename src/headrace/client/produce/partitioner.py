@@ -26,10 +26,8 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 that Kafka's clients use, as an unsigned number.
-
-    A key may have megabytes and is hashed on the event loop; the compiled library is a hundred times faster.
-    """
+    """The 32-bit MurmurHash2 that Kafka's clients use, as an unsigned number. A key may have megabytes and is hashed on
+    the event loop; the compiled library is a hundred times faster."""
     if len(data) > _SHORT_BYTES_MAX and (compiled := _compiled()) is not None:
         return compiled(data, len(data))
     return murmur2_in_python(data)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
+from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import HEADER_SIZE, TRANSACTIONAL, BatchRecord, build_batch
 
 _RECORD_OVERHEAD = 24  # length, attributes, deltas and the lengths of key and value, at most
@@ -29,15 +30,8 @@ class ProducerIdentity(NamedTuple):
     epoch: int = -1
 
 
-class BatchLocation(NamedTuple):
-    """The position of a written batch; the offset is -1 if the broker did not return it."""
-
-    base_offset: int
-    log_append_time_ms: int
-
-
 class PendingBatch:
-    """Records that are sent together, and their common result."""
+    """Records that are sent together, and their common result: the base offset, -1 if the broker did not return it."""
 
     __slots__ = (
         "attempts",
@@ -57,7 +51,7 @@ class PendingBatch:
 
     def __init__(self, created_at: float) -> None:
         self.created_at = created_at
-        self.done: asyncio.Future[BatchLocation] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(self._wake)
         self.waiting: list[asyncio.Future[None]] = []
         self.records: list[BatchRecord] = []
@@ -71,17 +65,7 @@ class PendingBatch:
         self.observed = False  # a caller waits for the result
         self.is_closed = False  # it takes no more records
 
-    def add(self, record: BatchRecord, size_bytes: int) -> None:
-        self.records.append(record)
-        self.record_count += 1
-        self.size_bytes += size_bytes
-
-    def add_all(self, records: Sequence[BatchRecord], size_bytes: int) -> None:
-        self.records += records
-        self.record_count += len(records)
-        self.size_bytes += size_bytes
-
-    def encode(self, compression: int, *, is_transactional: bool = False) -> bytearray:
+    def encode(self, compression: int, *, is_transactional: bool) -> bytes | bytearray | memoryview:
         return build_batch(
             self.records,
             compression=compression,
@@ -93,22 +77,22 @@ class PendingBatch:
 
     async def offset_of(self, index: int) -> int:
         """Wait until the record at `index` is written; its offset, or -1 if the broker did not return it."""
-        location = await self._outcome()
+        base_offset = await self._outcome()
         if self.split_batches is not None:
             first, second = self.split_batches
             if index < first.record_count:
                 return await first.offset_of(index)
             return await second.offset_of(index - first.record_count)
-        return location.base_offset + index if location.base_offset >= 0 else -1
+        return base_offset + index if base_offset >= 0 else -1
 
     async def results_of(self, first: int, count: int) -> Sequence[int | HeadraceError]:
         """Wait for consecutive records; returns the offset of each, or its error."""
         try:
-            location = await self._outcome()
+            base_offset = await self._outcome()
         except HeadraceError as error:
             return [error] * count
         if self.split_batches is None:
-            return range(location.base_offset + first, location.base_offset + first + count)
+            return range(base_offset + first, base_offset + first + count)
         left, right = self.split_batches
         in_left = max(0, min(count, left.record_count - first))
         outcomes = [*(await left.results_of(first, in_left))] if in_left else []
@@ -116,7 +100,7 @@ class PendingBatch:
             outcomes += await right.results_of(max(0, first - left.record_count), count - in_left)
         return outcomes
 
-    async def _outcome(self) -> BatchLocation:
+    async def _outcome(self) -> int:
         """Wait for the result. Each caller waits on its own future, so that cancelling one does not affect the others;
         this costs half as much as `asyncio.shield`."""
         self.observed = True
@@ -126,7 +110,7 @@ class PendingBatch:
             await waiter
         return self.done.result()
 
-    def _wake(self, done: asyncio.Future[BatchLocation]) -> None:
+    def _wake(self, done: asyncio.Future[int]) -> None:
         if not done.cancelled():
             # Mark the exception as retrieved: callers need not await the delivery of each record.
             done.exception()
@@ -164,22 +148,16 @@ class PartitionBatchQueue:
         last = self.batches[-1]
         return last.attempts == 0 and not last.is_closed and last.size_bytes + size_bytes <= size_bytes_max
 
-    def append(self, record: BatchRecord, size_bytes: int, now: float, size_bytes_max: int) -> PendingBatch:
-        """Append a record to the last batch, or to a new one."""
-        if not self.has_room(size_bytes, size_bytes_max):
-            self.batches.append(PendingBatch(now))
-        batch = self.batches[-1]
-        batch.add(record, size_bytes)
-        return batch
-
-    def append_all(
-        self, records: Sequence[BatchRecord], size_bytes: int, now: float, size_bytes_max: int, *, alone: bool
+    def append(
+        self, records: Sequence[BatchRecord], size_bytes: int, clock: Clock, size_bytes_max: int, *, alone: bool
     ) -> PendingBatch:
-        """Append consecutive records to one batch; with `alone` to a batch without other records."""
+        """Append consecutive records to the last batch, or to a new one; with `alone` to one without other records."""
         if alone or not self.has_room(size_bytes, size_bytes_max):
-            self.batches.append(PendingBatch(now))
+            self.batches.append(PendingBatch(clock.monotonic()))
         batch = self.batches[-1]
-        batch.add_all(records, size_bytes)
+        batch.records += records
+        batch.record_count += len(records)
+        batch.size_bytes += size_bytes
         batch.is_closed = alone
         return batch
 
@@ -190,7 +168,7 @@ class PartitionBatchQueue:
         return max(self.not_before, head.created_at if hurried else head.created_at + linger_seconds)
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Use a new identity from the next batch on that was never sent."""
+        """Use a new identity, from the next batch on that was never sent."""
         self.identity, self.next_sequence = identity, 0
 
     def assign_sequence(self) -> None:
@@ -201,28 +179,26 @@ class PartitionBatchQueue:
         head.identity, head.base_sequence = self.identity, self.next_sequence
         self.next_sequence = (self.next_sequence + head.record_count) % 0x80000000
 
-    def complete_head(self, location: BatchLocation) -> PendingBatch:
-        """Complete the head, which was written."""
-        batch = self.batches.popleft()
-        batch.records = []
-        self.failures, self.last_error = 0, None
-        batch.done.set_result(location)
+    def complete_head(self, base_offset: int) -> PendingBatch:
+        batch = self._remove_head()
+        batch.done.set_result(base_offset)
         return batch
 
-    def fail_head(self, error: BaseException, *, in_doubt: bool) -> PendingBatch:
-        """Fail the head.
-
-        If it was certainly rejected, the next batch takes its sequence numbers. If it may have been written, these can
-        neither be reused nor skipped, and later batches need a new identity.
-        """
-        batch = self.batches.popleft()
-        batch.records = []
-        self.failures, self.last_error = 0, None
-        if in_doubt:
+    def fail_head(self, error: BaseException) -> PendingBatch:
+        """If the head was certainly rejected, the next batch takes its sequence numbers. If it may have been written,
+        these can neither be reused nor skipped, and later batches need a new identity."""
+        batch = self._remove_head()
+        if batch.in_doubt:
             self.identity = None
         elif batch.base_sequence >= 0:
             self.next_sequence = batch.base_sequence
         batch.done.set_exception(error)
+        return batch
+
+    def _remove_head(self) -> PendingBatch:
+        batch = self.batches.popleft()
+        batch.records = []
+        self.failures, self.last_error = 0, None
         return batch
 
     def restart_with_new_identity(self) -> None:
@@ -237,14 +213,14 @@ class PartitionBatchQueue:
         middle = whole.record_count // 2
         split_batches = PendingBatch(whole.created_at), PendingBatch(whole.created_at)
         for half, records in zip(split_batches, (whole.records[:middle], whole.records[middle:]), strict=True):
-            for record in records:
-                half.add(record, size_of(record))
+            half.records = records
+            half.record_count = len(records)
+            half.size_bytes += sum(map(size_of, records))
+            half.observed = whole.observed
+            half.is_closed = whole.is_closed
         self.batches.extendleft(reversed(split_batches))
         if whole.base_sequence >= 0:
             self.next_sequence = whole.base_sequence
         whole.records = []
         whole.split_batches = split_batches
-        for half in split_batches:
-            half.observed = whole.observed
-            half.is_closed = whole.is_closed
-        whole.done.set_result(BatchLocation(-1, -1))
+        whole.done.set_result(-1)

@@ -17,13 +17,12 @@ from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.produce.partitioner import StickyPartitioner, partition_for_key
 from headrace.client.produce.pending_batches import PendingBatch, size_of
-from headrace.client.produce.sender import Sender, SenderSettings, TransactionContext
-from headrace.model.errors import HeadraceError, MessageTooLarge, UnknownTopicOrPartition
+from headrace.client.produce.sender import ACKS_ALL, Sender, SenderSettings, TransactionContext
+from headrace.model.errors import HeadraceError, MessageTooLarge
 from headrace.model.ids import MessageId
 from headrace.wire.batches import compression as codecs
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord
 
-ACKS_ALL = -1
 Header = tuple[str, bytes | None]
 
 
@@ -72,11 +71,8 @@ class Delivery:
 
 
 class Producer:
-    """Writes through one cluster.
-
-    Use it as `async with Producer(cluster) as producer:`; leaving it flushes. All records are part of `transaction`, if
-    it is given; see `headrace.client.transactions.transactional_producer`.
-    """
+    """Writes through one cluster. Use it as `async with Producer(cluster) as producer:`; leaving it flushes. All
+    records are part of `transaction`, if it is given; see `headrace.client.transactions.transactional_producer`."""
 
     def __init__(
         self, cluster: Cluster, settings: ProducerSettings | None = None, transaction: TransactionContext | None = None
@@ -139,10 +135,8 @@ class Producer:
         return self._enqueue(view, record, size_bytes, partition)
 
     async def flush(self) -> None:
-        """Wait until all submitted records are acknowledged or rejected.
-
-        Raises the first failure since the last flush whose delivery was not awaited.
-        """
+        """Wait until all submitted records are acknowledged or rejected. Raises the first failure since the last flush
+        whose delivery was not awaited."""
         self._sender.set_no_linger(True)
         try:
             while pending := self._sender.pending:
@@ -173,19 +167,16 @@ class Producer:
             partition = self._sticky.choose(view.name, count)
             if not self._sender.has_room(TopicPartition(view.name, partition), size_bytes):
                 partition = self._sticky.move_on(view.name, count)
-        elif not 0 <= partition < count:
-            raise UnknownTopicOrPartition(f"topic {view.name!r} has partitions 0 to {count - 1}, not {partition}")
+        else:
+            view.check_partition(partition)
         target = TopicPartition(view.name, partition)
-        batch = self._sender.submit(target, record, size_bytes)
+        batch = self._sender.submit(target, (record,), size_bytes)
         self._buffered_bytes += size_bytes
         return Delivery(target, batch, batch.record_count - 1)
 
     async def _topic(self, name: str) -> TopicView:
-        return await self._cluster.call_with_retries(
-            lambda: self._cluster.topic(name, create=self.settings.create_topics),
-            deadline_seconds=self.settings.topic_wait_seconds,
-            topics_may_appear=self.settings.create_topics,
-        )
+        settings = self.settings
+        return await self._cluster.wait_for_topic(name, settings.topic_wait_seconds, create=settings.create_topics)
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         try:

@@ -19,16 +19,14 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import ProducerClosed, error_of_code
+from headrace.client.errors import ProducerClosed
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.produce.partitioner import StickyPartitioner, partition_for_key
 from headrace.client.produce.pending_batches import PendingBatch, size_of
-from headrace.client.produce.producer import ACKS_ALL
 from headrace.client.produce.sender import Sender, SenderSettings
 from headrace.model.errors import HeadraceError, RetriableError, UnknownTopicOrPartition
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord
-from headrace.wire.batches.compression import NONE
 
 
 class Overloaded(RetriableError):
@@ -67,7 +65,13 @@ class Publisher:
         self._cluster = cluster
         self._sticky = StickyPartitioner(cluster.entropy)
         self._records_left: dict[str, int] = {}  # bytes until the next partition's turn
-        self._sender = Sender(cluster, _sender_settings(self.settings), self._settled)
+        sending = SenderSettings(
+            batch_bytes_max=self.settings.batch_bytes_max,
+            delivery_timeout_seconds=self.settings.delivery_timeout_seconds,
+            topic_wait_seconds=self.settings.topic_wait_seconds,
+            isolate_invalid_records=True,
+        )
+        self._sender = Sender(cluster, sending, self._settled)
         self._is_started = False
         self._is_closed = False
 
@@ -92,9 +96,9 @@ class Publisher:
             except UnknownTopicOrPartition:
                 if not create:
                     raise
-        deadline_seconds = self.settings.topic_wait_seconds
+        # Only this topic is refreshed, because `create` would recreate others that were deleted.
         return await cluster.call_with_retries(
-            lambda: self._fetch_topic(name, create), deadline_seconds=deadline_seconds
+            lambda: cluster.current_topic(name, create=create), deadline_seconds=self.settings.topic_wait_seconds
         )
 
     def partition_for(self, key: bytes, view: TopicView) -> int:
@@ -107,36 +111,24 @@ class Publisher:
         publish, unless the records are too large for one batch. With `alone` the batch has no other records."""
         if self._is_closed:
             raise ProducerClosed("this server is stopping")
-        size_bytes = 0
-        for record in records:
-            size_bytes += size_of(record)
+        size_bytes = sum(map(size_of, records))
         if self.buffered_bytes + size_bytes > self.settings.buffer_bytes_max:
             raise Overloaded(f"{self.buffered_bytes} bytes wait to be written, and {size_bytes} more are too many")
         if not self._is_started:
             self._is_started = True
             self._sender.start()
-        count = len(view.partitions)
         if partition is None:
-            partition = self._choose_partition(view.name, count, size_bytes)
-        elif not 0 <= partition < count:
-            raise UnknownTopicOrPartition(f"topic {view.name!r} has partitions 0 to {count - 1}, not {partition}")
+            partition = self._choose_partition(view.name, len(view.partitions), size_bytes)
+        else:
+            view.check_partition(partition)
         target = TopicPartition(view.name, partition)
         if size_bytes <= self.settings.batch_bytes_max or len(records) == 1:
             return [self._enqueue(target, records, size_bytes, alone)]
-        sizes = [size_of(record) for record in records]
+        sizes = [*map(size_of, records)]
         return [
             self._enqueue(target, records[first:end], sum(sizes[first:end]), alone)
             for first, end in _batch_ranges(sizes, self.settings.batch_bytes_max)
         ]
-
-    async def _fetch_topic(self, name: str, create: bool) -> TopicView:
-        """Refresh only this topic, because `create` would recreate others that were deleted."""
-        view = await self._cluster.refresh([name], create=create)
-        found = view.topics.get(name)
-        if found is None:
-            code = view.topic_errors.get(name, UnknownTopicOrPartition.code)
-            raise error_of_code(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
-        return found
 
     def _choose_partition(self, topic: str, count: int, size_bytes: int) -> int:
         """The same partition for a while, so that concurrent records share batches."""
@@ -152,7 +144,7 @@ class Publisher:
     def _enqueue(
         self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, alone: bool
     ) -> PendingPublish:
-        batch = self._sender.submit_together(target, records, size_bytes, alone=alone)
+        batch = self._sender.submit(target, records, size_bytes, alone=alone)
         batch.observed = True
         self.buffered_bytes += size_bytes
         return PendingPublish(target.partition, batch, batch.record_count - len(records), len(records))
@@ -172,16 +164,3 @@ def _batch_ranges(sizes: Sequence[int], size_bytes_max: int) -> list[tuple[int, 
         size_bytes += size
     runs.append((first, len(sizes)))
     return runs
-
-
-def _sender_settings(settings: PublisherSettings) -> SenderSettings:
-    return SenderSettings(
-        acks=ACKS_ALL,
-        idempotent=True,
-        compression=NONE,
-        linger_seconds=0.0,
-        batch_bytes_max=settings.batch_bytes_max,
-        delivery_timeout_seconds=settings.delivery_timeout_seconds,
-        topic_wait_seconds=settings.topic_wait_seconds,
-        isolate_invalid_records=True,
-    )

@@ -16,7 +16,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.connections.transport import api_of_request, choose_version
 from headrace.client.errors import DeliveryTimedOut, error_of_code, raise_for_code
 from headrace.client.metadata import TopicPartition
-from headrace.client.produce.pending_batches import BatchLocation, PartitionBatchQueue, PendingBatch, ProducerIdentity
+from headrace.client.produce.pending_batches import PartitionBatchQueue, PendingBatch, ProducerIdentity
 from headrace.model.errors import (
     DuplicateSequence,
     HeadraceError,
@@ -30,6 +30,7 @@ from headrace.model.errors import (
 from headrace.model.message_headers import DEDUP_ID_REUSED
 from headrace.runtime.tasks import Supervisor, wait_until_set
 from headrace.wire.batches.batch import BatchRecord
+from headrace.wire.batches.compression import NONE
 from headrace.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -38,6 +39,8 @@ from headrace.wire.messages.produce import (
     TopicProduceData,
 )
 from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+ACKS_ALL = -1
 
 _PRODUCER_STATE_LOST = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 _TIMER_SLACK_SECONDS = 0.001  # timers may fire slightly early and must not be set again then
@@ -52,18 +55,18 @@ class SenderSettings:
     `isolate_invalid_records`: the records are from unrelated callers; an invalid one does not fail its whole batch, and
     a slow partition does not delay others."""
 
-    acks: int
-    idempotent: bool
-    compression: int
-    linger_seconds: float
     batch_bytes_max: int
     delivery_timeout_seconds: float
-    topic_wait_seconds: float | None = None
+    topic_wait_seconds: float | None
+    acks: int = ACKS_ALL
+    idempotent: bool = True
+    compression: int = NONE
+    linger_seconds: float = 0.0
     isolate_invalid_records: bool = False
 
 
-class TransactionContext(Protocol):
-    """The transaction that the batches are part of."""
+class BatchProducer(Protocol):
+    """The producer of the batches: an open transaction, or a producer without one, with an empty transactional id."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -74,16 +77,24 @@ class TransactionContext(Protocol):
     async def enlist(self, targets: Iterable[TopicPartition]) -> None:
         """Return when the partitions are durably part of the transaction; batches may be sent only then."""
 
+
+class TransactionContext(BatchProducer, Protocol):
+    """The transaction that the batches are part of."""
+
     def set_abortable_error(self, error: HeadraceError) -> None:
         """A batch has failed, so the transaction can only be aborted."""
 
 
-class Sender:
-    """Runs in the background of one producer.
+class _Queues(dict[TopicPartition, PartitionBatchQueue]):
+    def __missing__(self, target: TopicPartition) -> PartitionBatchQueue:
+        queue = self[target] = PartitionBatchQueue(target)
+        return queue
 
-    `settled` is called with every batch that was written or failed. In a transaction the identity is that of the
-    transaction, and cannot be replaced when the broker does not know it any more.
-    """
+
+class Sender:
+    """Runs in the background of one producer. `settled` is called with every batch that was written or failed. In a
+    transaction the identity is that of the transaction, and cannot be replaced when the broker does not know it any
+    more."""
 
     def __init__(
         self,
@@ -92,7 +103,7 @@ class Sender:
         settled: Callable[[PendingBatch], None],
         transaction: TransactionContext | None = None,
     ) -> None:
-        self._queues: dict[TopicPartition, PartitionBatchQueue] = {}
+        self._queues = _Queues()
         self._active_queues: dict[TopicPartition, PartitionBatchQueue] = {}  # those that are not empty
         self._cluster = cluster
         self._settings = settings
@@ -115,26 +126,12 @@ class Sender:
         queue = self._active_queues.get(target)
         return queue is not None and queue.has_room(size_bytes, self._settings.batch_bytes_max)
 
-    def submit(self, target: TopicPartition, record: BatchRecord, size_bytes: int) -> PendingBatch:
-        """Queue a record; returns its batch."""
-        queue = self._queues.get(target)
-        if queue is None:
-            queue = self._queues[target] = PartitionBatchQueue(target)
-        now = self._cluster.clock.monotonic()
-        batch = queue.append(record, size_bytes, now, self._settings.batch_bytes_max)
-        self._active_queues[target] = queue
-        self._wake.set()
-        return batch
-
-    def submit_together(
-        self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, *, alone: bool
+    def submit(
+        self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, *, alone: bool = False
     ) -> PendingBatch:
         """Queue consecutive records at the end of one batch, which is returned."""
-        queue = self._queues.get(target)
-        if queue is None:
-            queue = self._queues[target] = PartitionBatchQueue(target)
-        now = self._cluster.clock.monotonic()
-        batch = queue.append_all(records, size_bytes, now, self._settings.batch_bytes_max, alone=alone)
+        queue = self._queues[target]
+        batch = queue.append(records, size_bytes, self._cluster.clock, self._settings.batch_bytes_max, alone=alone)
         self._active_queues[target] = queue
         self._wake.set()
         return batch
@@ -145,7 +142,6 @@ class Sender:
         return [batch for queue in self._active_queues.values() for batch in queue.batches]
 
     def set_no_linger(self, on: bool) -> None:
-        """While on, batches are sent without linger."""
         self._no_linger = on
         self._wake.set()
 
@@ -153,7 +149,8 @@ class Sender:
         """Fail all batches; for when the sender has stopped."""
         for queue in self._active_queues.values():
             while queue.batches:
-                self._settled(queue.fail_head(error, in_doubt=True))
+                queue.batches[0].in_doubt = True
+                self._settled(queue.fail_head(error))
         self._active_queues.clear()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -198,7 +195,7 @@ class Sender:
         while queue.batches and now - queue.batches[0].created_at >= limit:
             why = "" if queue.last_error is None else f": {queue.last_error.message.rstrip('.')}"
             error = DeliveryTimedOut(f"{queue.target} did not acknowledge a batch within {limit:g} s{why}")
-            self._fail_batch(queue, error, in_doubt=queue.batches[0].in_doubt)
+            self._fail_batch(queue, error)
 
     async def _send_all(self, queues: list[PartitionBatchQueue]) -> None:
         by_leader: dict[int, list[PartitionBatchQueue]] = defaultdict(list)
@@ -239,7 +236,7 @@ class Sender:
                 queue.batches[0].in_doubt = True
                 self._handle_batch_error(queue, error_of_code(-1, f"the broker's response left out {queue.target}"))
             elif response.error_code in (0, DuplicateSequence.code):
-                self._complete_batch(queue, BatchLocation(response.base_offset, response.log_append_time_ms))
+                self._complete_batch(queue, response.base_offset)
             else:
                 verdict = error_of_code(response.error_code, _error_message(response))
                 # A leader that loses its leadership or followers, or fails, after the append reports such an error.
@@ -279,9 +276,9 @@ class Sender:
             )
             topics[queue.target.topic].append(PartitionProduceData(index=queue.target.partition, records=encoded))
         return ProduceRequest(
-            transactional_id=None if self._transaction is None else self._transaction.transactional_id,
+            transactional_id=None if self._transaction is None else self._transaction.transactional_id or None,
             acks=self._settings.acks,
-            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
+            timeout_ms=self._cluster.settings.request_timeout_ms,
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
@@ -292,7 +289,7 @@ class Sender:
         # attempt without a final result it may have been written: its sequence numbers must not be used for another
         # batch, whose records the broker would drop as duplicates.
         certain = head.attempts > 0 and not head.in_doubt
-        if head.record_count > 1 and certain and self._may_split(error):
+        if len(head.records) > 1 and certain and self._may_split(error):
             queue.split_head()
         elif isinstance(error, _PRODUCER_STATE_LOST) and certain and self._transaction is None:
             self._identity = None
@@ -304,7 +301,7 @@ class Sender:
             pause = self._cluster.backoff().seconds_after(queue.failures)
             queue.not_before = self._cluster.clock.monotonic() + pause
         else:
-            self._fail_batch(queue, error, in_doubt=head.in_doubt)
+            self._fail_batch(queue, error)
         queue.in_flight = False
         self._wake.set()
 
@@ -321,15 +318,15 @@ class Sender:
         waited = self._cluster.clock.monotonic() - batch.created_at
         return isinstance(error, UnknownTopicOrPartition) and seconds is not None and waited >= seconds
 
-    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
-        if in_doubt:
+    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError) -> None:
+        if queue.batches[0].in_doubt:
             self._identity = None
         if self._transaction is not None:
             self._transaction.set_abortable_error(error)
-        self._settled(queue.fail_head(error, in_doubt=in_doubt))
+        self._settled(queue.fail_head(error))
 
-    def _complete_batch(self, queue: PartitionBatchQueue, written: BatchLocation) -> None:
-        batch = queue.complete_head(written)
+    def _complete_batch(self, queue: PartitionBatchQueue, base_offset: int) -> None:
+        batch = queue.complete_head(base_offset)
         queue.in_flight = False
         queue.not_before = 0.0
         self._settled(batch)
@@ -341,10 +338,15 @@ class Sender:
             return self._transaction.identity
         async with self._identifying:
             if self._identity is None:
-                response: InitProducerIdResponse = await self._cluster.call(InitProducerIdRequest())
-                raise_for_code(response.error_code)
-                self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+                self._identity = await new_producer_identity(self._cluster)
             return self._identity
+
+
+async def new_producer_identity(cluster: Cluster) -> ProducerIdentity:
+    """Request an identity without a transactional id; one attempt."""
+    response: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
+    raise_for_code(response.error_code)
+    return ProducerIdentity(response.producer_id, response.producer_epoch)
 
 
 def _error_message(response: PartitionProduceResponse) -> str | None:

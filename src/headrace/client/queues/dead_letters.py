@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -134,9 +135,7 @@ class DeadLetterQueue:
                     raise UnknownTopicId(f"topic {self._source} was deleted, or created again")
 
             sending = Redriver(producer, rules, self._cluster.clock, self._has_window, source_id, ensure_same_source)
-            return await self._settle(
-                selection, sending, limits or SettleLimits(), dry_run=dry_run, report_progress=report_progress
-            )
+            return await self._settle(selection, sending, limits, dry_run=dry_run, report_progress=report_progress)
 
     async def discard(
         self,
@@ -146,20 +145,19 @@ class DeadLetterQueue:
         report_progress: ReportProgress | None = None,
         limits: SettleLimits | None = None,
     ) -> RedriveResult:
-        """Settle letters without sending them."""
-        return await self._settle(
-            selection, None, limits or SettleLimits(), dry_run=dry_run, report_progress=report_progress
-        )
+        return await self._settle(selection, None, limits, dry_run=dry_run, report_progress=report_progress)
 
     async def _settle(
         self,
         selection: DeadLetterSelection,
         sending: Redriver | None,
-        limits: SettleLimits,
+        limits: SettleLimits | None,
         *,
         dry_run: bool,
         report_progress: ReportProgress | None,
     ) -> RedriveResult:
+        limits = limits or SettleLimits()
+        settled_max = sys.maxsize if limits.count_max is None else limits.count_max
         outcome = RedriveResult()
         clock, began = self._cluster.clock, self._cluster.clock.monotonic()
         if dry_run:
@@ -170,12 +168,14 @@ class DeadLetterQueue:
         async with aclosing(self._chunks(selection, floors, chunk_max)) as chunks:
             async for chunk in chunks:
                 rest = chunk
-                while rest and (room := _remaining_count(limits, outcome)):
+                while rest and (room := max(settled_max - outcome.settled, 0)):
                     some, rest = rest[:room], rest[room:]
                     outcome.chosen += len(some)
                     due = [letter for letter in some if sending is None or sending.check_redrive(letter, outcome)]
                     if dry_run:
-                        await self._attempt_chunk(due, outcome)
+                        ready = sum(state == READY for state in (await self._states(due)).values())
+                        outcome.settled += ready
+                        outcome.settled_before += len(due) - ready
                     else:
                         await self._settle_batch(due, sending, outcome)
                 if report_progress is not None:
@@ -184,12 +184,6 @@ class DeadLetterQueue:
                     outcome.is_complete = False
                     break
         return outcome
-
-    async def _attempt_chunk(self, letters: Sequence[DeadLetter], outcome: RedriveResult) -> None:
-        states = await self._states(letters)
-        ready = sum(state == READY for state in states.values())
-        outcome.settled += ready
-        outcome.settled_before += len(letters) - ready
 
     async def _settle_batch(
         self, letters: Sequence[DeadLetter], sending: Redriver | None, outcome: RedriveResult
@@ -287,11 +281,6 @@ class DeadLetterQueue:
             configs = await TopicAdmin(self._cluster).configs(topic)
             self._windows[topic] = any(one.name == "dedup.window.ms" and one.value != "0" for one in configs)
         return self._windows[topic]
-
-
-def _remaining_count(limits: SettleLimits, outcome: RedriveResult) -> int:
-    """How many more letters may be settled, at most a chunk."""
-    return _CHUNK_MAX if limits.count_max is None else max(limits.count_max - outcome.settled, 0)
 
 
 def _missing(letter_id: MessageId) -> InvalidRequest:

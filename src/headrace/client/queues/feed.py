@@ -82,7 +82,6 @@ class Feed:
 
     @property
     def held(self) -> Sequence[LeasedMessage]:
-        """The messages in flight."""
         return tuple(self._in_flight.values())
 
     @property

@@ -54,7 +54,6 @@ class LeaseLoop:
         *,
         purpose: str,
         lease_seconds: float | None = None,
-        bytes_max: int = _BYTES_MAX,
         must_exist: bool = True,
         keep_batches: bool = True,
     ) -> None:
@@ -69,7 +68,6 @@ class LeaseLoop:
         self._cluster = cluster
         self._connection_key = f"{purpose} {self.member}"  # a Lease that waits holds up later requests
         self._lease_ms = _UNSET if lease_seconds is None else int(lease_seconds * 1000)
-        self._bytes_max = bytes_max
         self._must_exist = must_exist
         self._keep_batches = keep_batches
         self._failure: HeadraceError | None = None
@@ -195,7 +193,7 @@ class LeaseLoop:
             member=self.member,
             max_wait_ms=ceil(wait_seconds * 1000),  # rounded down, it would be sent again for the rest
             max_messages=min(count, _MESSAGES_MAX),
-            max_bytes=self._bytes_max,
+            max_bytes=_BYTES_MAX,
             lease_ms=self._lease_ms,
             topics=[*topics],
             must_exist=self._must_exist,
@@ -237,9 +235,7 @@ class LeaseLoop:
 
     async def release(self, messages: Iterable[LeasedMessage]) -> None:
         """Give back messages that were delivered to nobody. This does not count as a delivery attempt."""
-        receipts = [message.receipt for message in messages]
-        if receipts:
-            await self._settle(receipts, RELEASE)
+        await self._settle([message.receipt for message in messages], RELEASE)
 
     async def _settle(self, receipts: Sequence[LeaseReceipt], how: int) -> None:
         item = SettleItem(how=how)

@@ -101,29 +101,22 @@ def read_leased(
             for offset in range(begin, last + 1)
         )
 
-    ranges = iter(response.leased)
-    current = next(ranges, None)
-    expected = 0 if current is None else current.first
-    for offset, timestamp_ms, key, value, headers in _records(
-        response, UnpackedBatches() if batches is None else batches
-    ):
-        while current is not None and offset > current.last:
-            leave_out(expected, current.last, current.attempt)
-            current = next(ranges, None)
-            expected = 0 if current is None else current.first
-        if current is None:
-            break
-        if offset < expected:
-            continue
-        if offset > expected:
-            leave_out(expected, offset - 1, current.attempt)
-        expected = offset + 1
-        receipt = LeaseReceipt(MessageId(topic, partition, offset), current.attempt, epoch, member)
-        messages.append(LeasedMessage(receipt, timestamp_ms, key, value, headers, until_ms))
-    while current is not None:
-        leave_out(expected, current.last, current.attempt)
-        current = next(ranges, None)
-        expected = 0 if current is None else current.first
+    records = _records(response, UnpackedBatches() if batches is None else batches)
+    record = next(records, None)
+    for leased in response.leased:
+        expected = leased.first
+        while record is not None:
+            offset, timestamp_ms, key, value, headers = record
+            if offset > leased.last:
+                break
+            if offset >= expected:
+                if offset > expected:
+                    leave_out(expected, offset - 1, leased.attempt)
+                expected = offset + 1
+                receipt = LeaseReceipt(MessageId(topic, partition, offset), leased.attempt, epoch, member)
+                messages.append(LeasedMessage(receipt, timestamp_ms, key, value, headers, until_ms))
+            record = next(records, None)
+        leave_out(expected, leased.last, leased.attempt)
     return LeasedPartition(messages, gaps)
 
 

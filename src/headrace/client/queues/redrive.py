@@ -24,7 +24,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Delivery, Producer
 from headrace.client.queues.leased_messages import LeaseReceipt
-from headrace.client.queues.settling import ACK, NACK, settle
+from headrace.client.queues.settling import ACK, NACK, message_status_request, message_statuses, settle
 from headrace.model.errors import GroupIdNotFound, HeadraceError, InvalidRecords, MessageTooLarge
 from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
@@ -47,10 +47,8 @@ from headrace.wire.messages.queues import (
     LeaseOffsetsRange,
     LeaseOffsetsRequest,
     LeaseOffsetsResponse,
-    MessageStatusRequest,
     MessageStatusResponse,
     SettleItem,
-    SubscriptionStatus,
 )
 
 REDRIVE_SUBSCRIPTION = "headrace-redrive"
@@ -92,22 +90,10 @@ class RedriveSubscription:
     async def states(self, target: TopicPartition, offsets: Sequence[int]) -> dict[int, str]:
         """The state of each letter; all are ready if the subscription does not exist."""
         try:
-            statuses = await self._cluster.call_with_retries(lambda: self._statuses(target, offsets))
+            statuses = await message_statuses(self._cluster, target, offsets, [REDRIVE_SUBSCRIPTION])
         except GroupIdNotFound:
             statuses = []
         return dict.fromkeys(offsets, READY) | {status.offset: status.state for status in statuses}
-
-    async def _statuses(self, target: TopicPartition, offsets: Collection[int]) -> list[SubscriptionStatus]:
-        request = MessageStatusRequest(
-            topic=self._topic,
-            partition_index=target.partition,
-            offsets=[*offsets],
-            subscriptions=[REDRIVE_SUBSCRIPTION],
-            with_history=False,
-        )
-        response: MessageStatusResponse = await self._cluster.call(request, node_id=await self._leader(target))
-        raise_for_code(response.error_code, response.error_message)
-        return response.statuses
 
     @asynccontextmanager
     async def lease(self, target: TopicPartition, offsets: Collection[int]) -> AsyncIterator[LeasedDeadLetters]:
@@ -129,7 +115,7 @@ class RedriveSubscription:
         )
 
         async def attempt() -> LeasedDeadLetters:
-            response: LeaseOffsetsResponse = await self._cluster.call(request, node_id=await self._leader(target))
+            response: LeaseOffsetsResponse = await self._cluster.call_leader(target, request)
             raise_for_code(response.error_code, response.error_message)
             attempts = {offset: one.attempt for one in response.leased for offset in range(one.first, one.last + 1)}
             attempts |= await self._already_leased(target, [one for one in offsets if one not in attempts])
@@ -142,28 +128,27 @@ class RedriveSubscription:
 
         return await self._cluster.call_with_retries(attempt)
 
-    async def _already_leased(self, target: TopicPartition, offsets: Collection[int]) -> dict[int, int]:
+    async def _already_leased(self, target: TopicPartition, offsets: Sequence[int]) -> dict[int, int]:
         """The attempts of letters that an earlier request of this member has leased, whose response was lost. Otherwise
-        they would be taken for letters that another redrive is handling."""
+        they would be taken for letters that another redrive is handling. One attempt: a retry leases again, because a
+        receipt needs the epoch of the present leader."""
         if not offsets:
             return {}
-        statuses = await self._statuses(target, offsets)
-        return {one.offset: one.attempts for one in statuses if one.state == _LEASED and one.member == self._member}
+        request = message_status_request(target, offsets, [REDRIVE_SUBSCRIPTION])
+        response: MessageStatusResponse = await self._cluster.call_leader(target, request)
+        raise_for_code(response.error_code, response.error_message)
+        return {
+            one.offset: one.attempts for one in response.statuses if one.state == _LEASED and one.member == self._member
+        }
 
     async def _settle(self, leased: LeasedDeadLetters) -> None:
         done = [receipt for offset, receipt in leased.receipts.items() if offset in leased.done]
         left = [receipt for offset, receipt in leased.receipts.items() if offset not in leased.done]
-        refused = []
-        if done:
-            refused += await settle(self._cluster, REDRIVE_SUBSCRIPTION, done, SettleItem(how=ACK))
-        if left:
-            how = SettleItem(how=NACK, delay_ms=0, reason="it was not sent back")
-            refused += await settle(self._cluster, REDRIVE_SUBSCRIPTION, left, how)
+        refused = await settle(self._cluster, REDRIVE_SUBSCRIPTION, done, SettleItem(how=ACK))
+        how = SettleItem(how=NACK, delay_ms=0, reason="it was not sent back")
+        refused += await settle(self._cluster, REDRIVE_SUBSCRIPTION, left, how)
         for one in refused:
             raise one.error
-
-    async def _leader(self, target: TopicPartition) -> int:
-        return (await self._cluster.partition(*target)).leader
 
 
 MAX_REDRIVES = 3
@@ -214,10 +199,6 @@ class RedriveResult:
     is_complete: bool = True
 
 
-async def _unchecked() -> None:
-    return
-
-
 class Redriver:
     """`has_window` tells whether a topic has a dedup window. `source_id` is the id of the topic that now has the name
     of the letters' origin; `ensure_same_source` raises if that has changed."""
@@ -228,8 +209,8 @@ class Redriver:
         options: RedriveOptions,
         clock: Clock,
         has_window: Callable[[str], Awaitable[bool]],
-        source_id: UUID | None = None,
-        ensure_same_source: Callable[[], Awaitable[None]] = _unchecked,
+        source_id: UUID | None,
+        ensure_same_source: Callable[[], Awaitable[None]],
     ) -> None:
         self._producer = producer
         self._options = options
@@ -241,7 +222,6 @@ class Redriver:
 
     @property
     def chunk_max(self) -> int:
-        """The maximum number of letters to lease at a time."""
         rate = self._options.rate
         return _CHUNK_MAX if rate is None else min(max(rate * _CHUNK_SECONDS, 1), _CHUNK_MAX)
 
@@ -272,7 +252,6 @@ class Redriver:
             await _await_deliveries(deliveries, done, outcome)
 
     async def _wait_for_rate(self) -> None:
-        """Return when the rate allows another letter."""
         if self._options.rate is not None:
             await asyncio.sleep(self._next_at - self._clock.monotonic())
             await self._ensure_same_source()

@@ -176,13 +176,12 @@ A = TypeVar("A", bound=RequestMessage)
 class Responder:
     """Replies to requests. Use it as `async with Responder(cluster) as responder:`."""
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         # A reply must not recreate the reply topic of a client that is gone.
-        self._producer = Producer(
-            cluster,
-            settings
-            or ProducerSettings(create_topics=False, topic_wait_seconds=_GONE_SECONDS, delivery_timeout_seconds=10.0),
+        settings = ProducerSettings(
+            create_topics=False, topic_wait_seconds=_GONE_SECONDS, delivery_timeout_seconds=10.0
         )
+        self._producer = Producer(cluster, settings)
 
     async def __aenter__(self) -> Self:
         await self._producer.__aenter__()

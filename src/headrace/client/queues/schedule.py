@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
@@ -100,19 +99,28 @@ class Schedule:
 
     async def messages(self) -> AsyncIterator[ScheduledMessage]:
         """The waiting messages, by due time. Messages that are added or released meanwhile may or may not be listed."""
-        cursors = [_ScheduleCursor(self, index) for index in range(await self._partitions())]
-        ready = [(cursor.head, cursor) for cursor in cursors if await cursor.fill()]
-        heapify(ready)
-        while ready:
-            _, cursor = ready[0]
-            yield cursor.pop()
-            if await cursor.fill():
-                heapreplace(ready, (cursor.head, cursor))
+        heads: list[tuple[int, int, ScheduledMessage, AsyncIterator[ScheduledMessage]]] = []
+        for partition in range(await self._partitions()):
+            messages = self._messages_of(partition)
+            if (first := await anext(messages, None)) is not None:
+                heads.append((first.due_ms, partition, first, messages))
+        heapify(heads)
+        while heads:
+            _, partition, message, messages = heads[0]
+            yield message
+            if (following := await anext(messages, None)) is not None:
+                heapreplace(heads, (following.due_ms, partition, following, messages))
             else:
-                heappop(ready)
+                heappop(heads)
+
+    async def _messages_of(self, partition: int) -> AsyncIterator[ScheduledMessage]:
+        after = -1, -1
+        while page := await self.page(partition, *after):
+            for message in page:
+                yield message
+            after = page[-1].due_ms, page[-1].id.offset
 
     async def count(self) -> int:
-        """The number of waiting messages."""
         answers = [await self._list(index, -1, -1, 1) for index in range(await self._partitions())]
         return sum(response.waiting for response in answers)
 
@@ -137,23 +145,17 @@ class Schedule:
             after_offset=after_offset,
             count_max=count_max,
         )
-
-        async def attempt() -> ListDelayedResponse:
-            response: ListDelayedResponse = await self._call(partition, request)
-            raise_for_code(response.error_code, response.error_message)
-            return response
-
-        return await self._cluster.call_with_retries(attempt)
+        response: ListDelayedResponse = await self._cluster.call_until_success(request, (self._delayed, partition))
+        return response
 
     async def _partitions(self) -> int:
         """The number of partitions; 0 if no message of the topic was ever delayed."""
         try:
-            return len(
-                (await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._delayed))).partitions
-            )
+            view = await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._delayed))
         except UnknownTopicOrPartition:
             await self._cluster.call_with_retries(lambda: self._cluster.topic(self.topic))
             return 0
+        return len(view.partitions)
 
     async def _alter(self, message_id: MessageId, due_ms: int) -> None:
         if message_id.topic != self._delayed:
@@ -162,15 +164,11 @@ class Schedule:
         request = AlterDelayedRequest(topic=self.topic, partition=message_id.partition, changes=[change])
 
         async def attempt() -> None:
-            response: AlterDelayedResponse = await self._call(message_id.partition, request)
+            response: AlterDelayedResponse = await self._cluster.call_leader(message_id[:2], request)
             result = only_result(response.results)
             raise_for_code(result.error_code, result.error_message)
 
         await self._cluster.call_with_retries(attempt)
-
-    async def _call(self, partition: int, request: Any) -> Any:
-        view = await self._cluster.partition(self._delayed, partition)
-        return await self._cluster.call(request, node_id=view.leader)
 
     def _scheduled(self, partition: int, result: DelayedMessage) -> ScheduledMessage:
         return ScheduledMessage(
@@ -191,32 +189,3 @@ def topic_of(message_id: MessageId) -> str:
             f"{message_id} is not the id of a delayed message: write {delayed_topic('TOPIC')}:PARTITION:OFFSET"
         )
     return topic
-
-
-class _ScheduleCursor:
-    """Reads the waiting messages of one partition page by page."""
-
-    def __init__(self, schedule: Schedule, partition: int) -> None:
-        self._schedule = schedule
-        self._partition = partition
-        self._page: list[ScheduledMessage] = []
-        self._after = -1, -1
-
-    def __lt__(self, other: _ScheduleCursor) -> bool:
-        return self._partition < other._partition
-
-    @property
-    def head(self) -> tuple[int, int]:
-        return self._page[-1].due_ms, self._partition
-
-    async def fill(self) -> bool:
-        """Load the next page if needed; returns whether there is another message."""
-        if not self._page:
-            page = await self._schedule.page(self._partition, *self._after)
-            if page:
-                self._after = page[-1].due_ms, page[-1].id.offset
-            self._page = page[::-1]
-        return bool(self._page)
-
-    def pop(self) -> ScheduledMessage:
-        return self._page.pop()

@@ -48,21 +48,21 @@ async def message_statuses(
     with_history: bool = False,
 ) -> Sequence[SubscriptionStatus]:
     """For each offset and each of these subscriptions, or all. With history: also how and when, as far as known."""
-    request = MessageStatusRequest(
+    request = message_status_request(target, offsets, names, with_history=with_history)
+    response: MessageStatusResponse = await cluster.call_until_success(request, target)
+    return response.statuses
+
+
+def message_status_request(
+    target: TopicPartition, offsets: Sequence[int], names: Sequence[str] | None, *, with_history: bool = False
+) -> MessageStatusRequest:
+    return MessageStatusRequest(
         topic=target.topic,
         partition_index=target.partition,
         offsets=[*offsets],
         subscriptions=None if names is None else [*names],
         with_history=with_history,
     )
-
-    async def attempt() -> Sequence[SubscriptionStatus]:
-        leader = (await cluster.partition(*target)).leader
-        response: MessageStatusResponse = await cluster.call(request, node_id=leader)
-        raise_for_code(response.error_code, response.error_message)
-        return response.statuses
-
-    return await cluster.call_with_retries(attempt)
 
 
 GAP, ACK, NACK, REJECT, EXTEND, RELEASE = range(6)
@@ -72,8 +72,6 @@ _STATUSES_MAX = 1000  # that a broker tells at once
 
 
 class FailedSettlement(NamedTuple):
-    """A message that was not settled."""
-
     receipt: LeaseReceipt
     error: HeadraceError
 
@@ -96,8 +94,6 @@ class _PartitionSettlement(NamedTuple):
 
 
 class _BrokerSettlement(NamedTuple):
-    """One request of a member to one broker."""
-
     node_id: int
     member: str
     parts: list[_PartitionSettlement]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from headrace.client.cluster import Cluster
@@ -28,34 +27,19 @@ from headrace.wire.messages.queues import SettleItem
 _UNSET = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LeasingRules:
-    """How much a broker may return at once. `lease_seconds` None: as the subscription is configured."""
-
-    bytes_max: int = 4 << 20
-    lease_seconds: float | None = None
-
-
 class Subscription:
-    """One member, under a generated member name. `name` is the name of the subscription."""
+    """One member, under a generated member name. `name` is the name of the subscription; `lease_seconds` None: as the
+    subscription is configured."""
 
-    def __init__(self, cluster: Cluster, topic: str, name: str, settings: LeasingRules | None = None) -> None:
-        settings = settings or LeasingRules()
+    def __init__(self, cluster: Cluster, topic: str, name: str, lease_seconds: float | None = None) -> None:
         self.topic = topic
         self.name = name
         self._cluster = cluster
+        self._ready: deque[LeasedMessage] = deque()
         self._leases = LeaseLoop(
-            cluster,
-            name,
-            [topic],
-            self._deliver,
-            purpose="lease",
-            lease_seconds=settings.lease_seconds,
-            bytes_max=settings.bytes_max,
-            must_exist=False,
+            cluster, name, [topic], self._ready.extend, purpose="lease", lease_seconds=lease_seconds, must_exist=False
         )
         self.member = self._leases.member
-        self._ready: deque[LeasedMessage] = deque()
         self._acks = AckBatcher(cluster, name)
 
     async def __aenter__(self) -> Self:
@@ -68,7 +52,8 @@ class Subscription:
         """Stop leasing, and release messages that no `lease` call has returned."""
         await self._leases.leave()
         await self._leases.close()
-        left, self._ready = self._ready, deque()
+        left = [*self._ready]
+        self._ready.clear()
         await self._leases.release(left)
 
     # Leasing
@@ -105,9 +90,6 @@ class Subscription:
                 return []
             await leases.wait(None if left <= 0 and requested & leases.pending.keys() else left)
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
-
-    def _deliver(self, messages: Sequence[LeasedMessage]) -> None:
-        self._ready.extend(messages)
 
     # Settling
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.client.admin.transaction_admin import transaction_coordinator
 from headrace.client.cluster import Cluster
 from headrace.client.errors import CommitInDoubt, raise_for_code
 from headrace.client.metadata import TopicPartition
@@ -150,7 +149,7 @@ async def _end(
 
 async def _call_coordinator(cluster: Cluster, bundle: str, request: Any) -> Any:
     async def attempt() -> Any:
-        node_id = await transaction_coordinator(cluster, joint_commit_owner_id(bundle))
+        node_id = await cluster.transaction_coordinator(joint_commit_owner_id(bundle))
         response = await cluster.call(request, node_id=node_id)
         raise_for_code(response.error_code, response.error_message)
         return response

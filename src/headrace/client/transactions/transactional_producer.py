@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Self
 
-from headrace.client.admin.transaction_admin import transaction_coordinator
 from headrace.client.cluster import Cluster
 from headrace.client.errors import CommitInDoubt, error_of_code
 from headrace.client.groups.offsets import ConsumerGroupMetadata
@@ -75,7 +74,7 @@ class TransactionCoordinatorClient:
     async def call(self, request: Any, version_max: int | None = None) -> Any:
         """One attempt; check the error code of the response with `raise_for_code`."""
         if self._coordinator is None:
-            self._coordinator = await transaction_coordinator(self._cluster, self._transactional_id)
+            self._coordinator = await self._cluster.transaction_coordinator(self._transactional_id)
         try:
             return await self._cluster.call(request, node_id=self._coordinator, version_max=version_max)
         except HeadraceError as error:
@@ -83,10 +82,10 @@ class TransactionCoordinatorClient:
                 self._coordinator = None
             raise
 
-    def raise_for_code(self, code: int, message: str | None = None) -> None:
+    def raise_for_code(self, code: int) -> None:
         """Raise the error of a code; 0 is success."""
         if code:
-            error = error_of_code(code, message)
+            error = error_of_code(code)
             if error.retriable:
                 self._coordinator = None
             raise self.fencing_explained(error)
@@ -230,10 +229,8 @@ class TransactionalProducer:
     async def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], membership: ConsumerGroupMetadata | None = None
     ) -> None:
-        """Commit these offsets for the group together with the transaction.
-
-        With the consumer's `membership` this fails if the partitions were assigned to another member.
-        """
+        """Commit these offsets for the group together with the transaction. With the consumer's `membership` this fails
+        if the partitions were assigned to another member."""
         self._open_producer()
         if not offsets:
             return
@@ -351,7 +348,7 @@ class TransactionalProducer:
         )
         for result in response.topics:
             for partition_ in result.partitions:
-                if partition_.error_code:
-                    error = error_of_code(partition_.error_code)
-                    self._cluster.forget_coordinator_on_error(group, error)
-                    raise self._coordinator_client.fencing_explained(error)
+                try:
+                    self._cluster.raise_for_coordinator(group, partition_.error_code)
+                except HeadraceError as error:
+                    raise self._coordinator_client.fencing_explained(error) from None

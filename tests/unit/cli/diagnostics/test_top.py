@@ -38,7 +38,7 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
 from headrace.client.groups.offsets import Commit, commit
-from headrace.client.metadata import ClusterView, Node, PartitionView, TopicPartition, TopicView
+from headrace.client.metadata import ClusterView, PartitionView, TopicPartition, TopicView
 from headrace.client.produce.producer import Producer
 from headrace.model.errors import HeadraceError
 from headrace.model.ids import ZERO_ID
@@ -49,12 +49,12 @@ NOW_MS = 1_800_000_000_000
 
 def topic(name: str, *in_sync: tuple[int, ...], leader: int = 1) -> TopicView:
     """Each partition has two replicas."""
-    partitions = (PartitionView(name, at, leader, 0, (1, 2), members, ()) for at, members in enumerate(in_sync))
+    partitions = (PartitionView(name, at, leader, 0, (1, 2), members) for at, members in enumerate(in_sync))
     return TopicView(name, ZERO_ID, False, tuple(partitions))
 
 
 def sample(at: float = 0.0, *topics: TopicView, **more: Any) -> ClusterSample:
-    nodes = {node_id: Node(node_id, Address(f"host{node_id}", 9092)) for node_id in (1, 2)}
+    nodes = {node_id: Address(f"host{node_id}", 9092) for node_id in (1, 2)}
     view = ClusterView("c", 1, nodes, {one.name: one for one in topics})
     return ClusterSample(at, NOW_MS, view, **more)
 

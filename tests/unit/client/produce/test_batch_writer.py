@@ -15,12 +15,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.batch_writer import (
-    BatchProducer,
     BatchWriter,
     BatchWriterSettings,
     ReadyBatch,
     idempotent_producer,
 )
+from headrace.client.produce.sender import BatchProducer
 from headrace.client.transactions.joint_commits import MemberTransaction, commit_jointly
 from headrace.model.errors import (
     DuplicateSequence,

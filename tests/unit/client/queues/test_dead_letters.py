@@ -240,8 +240,12 @@ async def test_letters_that_were_sent_before_a_failure_count_as_sent() -> None:
     async def has_window(_topic: str) -> bool:
         return False
 
+    async def ensure_same_source() -> None: ...
+
     records = [ConsumedRecord("orders.dlq", 0, at, 0, None, b"%d" % at, ()) for at in range(4)]
-    sending = Redriver(cast("Producer", Failing()), RedriveOptions(), SystemClock(), has_window)
+    sending = Redriver(
+        cast("Producer", Failing()), RedriveOptions(), SystemClock(), has_window, None, ensure_same_source
+    )
     done: set[int] = set()
     outcome = RedriveResult()
     with pytest.raises(RequestTimedOut, match="the broker is gone"):

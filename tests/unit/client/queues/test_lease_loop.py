@@ -44,7 +44,7 @@ def with_first_leader(
             async def topic(name: str, **options: Any) -> TopicView:
                 view = await find(name, **options)
                 first, *others = view.partitions
-                moved = PartitionView(name, 0, leader, first.leader_epoch, (), (), ())
+                moved = PartitionView(name, 0, leader, first.leader_epoch, (), ())
                 return TopicView(view.name, view.topic_id, view.internal, (moved, *others))
 
             patch.setattr(cluster, "topic", topic)

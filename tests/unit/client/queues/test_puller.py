@@ -342,7 +342,7 @@ def two_leaders(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def seen(name: str, **options: Any) -> TopicView:
         view = await find(name, **options)
         first, *others = view.partitions
-        moved = PartitionView("jobs", 0, 2, first.leader_epoch, (2,), (2,), ())
+        moved = PartitionView("jobs", 0, 2, first.leader_epoch, (2,), (2,))
         return TopicView(view.name, view.topic_id, view.internal, (moved, *others)) if name == "jobs" else view
 
     monkeypatch.setattr(cluster, "topic", seen)

@@ -17,7 +17,7 @@ from headrace.client.connections.tcp import TcpDialer
 from headrace.client.metadata import PartitionView
 from headrace.client.produce.producer import Producer
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
 from headrace.model.ids import MessageId
 from headrace.testkit.world import World
@@ -99,8 +99,7 @@ def test_no_request_is_sent_for_the_last_fraction_of_a_millisecond() -> None:
 def test_nack_reject_and_extend_take_effect() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b", b"c")
-        rules = LeasingRules(lease_seconds=2.0)
-        async with Subscription(cluster, "jobs", "workers", rules) as subscription:
+        async with Subscription(cluster, "jobs", "workers", lease_seconds=2.0) as subscription:
             nacked, rejected, extended = await subscription.lease(10)
             assert await subscription.nack([nacked], delay_seconds=1, reason="busy") == []
             assert await subscription.reject([rejected], "broken") == []
@@ -118,7 +117,7 @@ def test_nack_reject_and_extend_take_effect() -> None:
 def test_failed_settlements_are_returned_and_the_others_take_effect() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b", b"c", b"d")
-        subscription = Subscription(cluster, "jobs", "workers", LeasingRules(lease_seconds=1.0))
+        subscription = Subscription(cluster, "jobs", "workers", lease_seconds=1.0)
         messages = await subscription.lease(10)
         assert await subscription.ack([messages[1]]) == []
         rejected = await subscription.ack(messages)

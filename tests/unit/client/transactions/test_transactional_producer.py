@@ -15,7 +15,6 @@ from headrace.client.admin.transaction_admin import TransactionAdmin
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.errors import CommitInDoubt
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import ConsumerGroupMetadata, committed
 from headrace.client.metadata import TopicPartition
@@ -69,7 +68,7 @@ def with_broker(scenario: Callable[[Cluster, World], Awaitable[None]]) -> None:
 
 async def committed_values(cluster: Cluster, topic: str = "target") -> list[bytes | None]:
     """What a reader of committed records sees now."""
-    settings = ConsumerSettings(fetching=FetchingRules(read_committed=True))
+    settings = ConsumerSettings(read_committed=True)
     found: list[bytes | None] = []
     async with Consumer(cluster, [topic], settings=settings) as consumer:
         while records := await consumer.poll(timeout_seconds=2):
@@ -116,7 +115,7 @@ def test_an_open_transaction_is_not_read_and_leaving_the_producer_aborts_it() ->
 
 def test_a_read_committed_consumer_at_the_end_gets_records_committed_later() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        settings = ConsumerSettings(start="latest", fetching=FetchingRules(read_committed=True))
+        settings = ConsumerSettings(start="latest", read_committed=True)
         async with TransactionalProducer(cluster, "t-1") as producer:
             async with producer.transaction():
                 await producer.submit("target", b"before", partition=0)
