@@ -16,6 +16,7 @@ import click
 _COMMANDS = {
     "serve": ("headrace.cli.servers.serve", "Start a broker."),
     "gateway": ("headrace.cli.servers.gateway", "Serve the REST API in front of brokers."),
+    "worker": ("headrace.cli.servers.worker", "Run the handlers of an application."),
     "zookeeper": ("headrace.cli.servers.zookeeper", "Start ZooKeeper for a cluster on several hosts."),
     "topic": ("headrace.cli.topics.topic", "List, create, describe, alter, trim and delete topics."),
     "produce": ("headrace.cli.topics.produce", "Write records from stdin, a file or an argument."),

@@ -17,6 +17,12 @@ SERVER_DEFAULT = "127.0.0.1:9092"
 
 
 _FILE = click.Path(exists=True, dir_okay=False)
+_LOGGING_OPTIONS = (
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    ),
+    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+)
 _LISTENER_OPTIONS = (
     click.option("--auth", is_flag=True, help="Require an access token for every HTTP request; see `headrace token`."),
     click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token even with --auth."),
@@ -36,10 +42,7 @@ _LISTENER_OPTIONS = (
         is_flag=True,
         help="Allow listening on other than loopback addresses without TLS and authentication.",
     ),
-    click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-    ),
-    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    *_LOGGING_OPTIONS,
 )
 
 
@@ -93,9 +96,11 @@ def confirm(question: str, yes: bool) -> None:
 
 def listener_options(command: Command) -> Command:
     """Add the options of every process with an HTTP listener: authentication, TLS and logging."""
-    for option in reversed(_LISTENER_OPTIONS):  # decorators apply bottom up
-        command = option(command)
-    return command
+    return _with_options(command, _LISTENER_OPTIONS)
+
+
+def logging_options(command: Command) -> Command:
+    return _with_options(command, _LOGGING_OPTIONS)
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
@@ -107,6 +112,12 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"{text!r} is invalid; write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def _with_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):  # decorators apply bottom up
+        command = option(command)
+    return command
 
 
 def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:

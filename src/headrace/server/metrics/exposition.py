@@ -67,6 +67,12 @@ _HTTP: dict[str, tuple[Kind, str]] = {
     "headrace_broker_circuit_state": ("gauge", "Gateway: 1 for the current state of the circuit breaker of a broker."),
 }
 
+_WORKERS: dict[str, tuple[Kind, str]] = {
+    "headrace_worker_messages_in_flight": ("gauge", "Worker: messages whose handler runs."),
+    "headrace_worker_failed_total": ("counter", "Worker: failed calls of handlers, by the action that followed."),
+    "headrace_worker_handler_duration_seconds": ("histogram", "Worker: duration of the calls of handlers."),
+}
+
 _CLUSTER: dict[str, tuple[Kind, str]] = {
     "kafka_brokers": ("gauge", "Live brokers, as known to this broker."),
     "kafka_broker_info": ("gauge", "Always 1; the labels contain id and address of this broker."),
@@ -194,6 +200,7 @@ FAMILIES: dict[str, tuple[Kind, str]] = {
     **_PROCESS,
     **_KAFKA_LISTENER,
     **_HTTP,
+    **_WORKERS,
     **_CLUSTER,
     **_TOPICS,
     **_GROUPS,
