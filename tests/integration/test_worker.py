@@ -149,8 +149,9 @@ def test_a_poisonous_message_does_not_stop_the_others(start_worker: StartWorker,
         worker.wait_for("order 1")
         worker.wait_for("order 3")
         wait_until(lambda: len(client.dead_letters("orders")) == 2, "both are dead letters")
-        deaths = {(letter.death.attempts, (letter.death.reason or "")[:11]) for letter in client.dead_letters("orders")}
-    assert deaths == {(1, "Undecodable"), (3, "KeyError: '")}
+        deaths = [letter.death for letter in client.dead_letters("orders")]
+    attempts = {(death.reason or "").split(":")[0]: death.attempts for death in deaths if death is not None}
+    assert attempts == {"Undecodable": 1, "KeyError": 3}
 
 
 def test_a_worker_goes_on_after_an_outage_of_its_broker(start_worker: StartWorker, broker: BrokerProcess) -> None:

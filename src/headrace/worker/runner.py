@@ -65,7 +65,8 @@ class Runner:
     the number of threads and processes for handlers that are ordinary functions."""
 
     def __init__(self, app: App, client: AsyncClient, address: str, *, concurrency: int, processes: int) -> None:
-        self.stats = {one.handler.name: HandlerStats() for one in (*app.subscribers, *app.schedules.values())}
+        handlers = [one.handler for one in app.subscribers] + [one.handler for one in app.schedules.values()]
+        self.stats = {handler.name: HandlerStats() for handler in handlers}
         self.outages: dict[str, str] = {}
         """Why messages of a subscriber cannot be leased now, by topic and subscription."""
         self._app = app

@@ -51,7 +51,7 @@ class RunningApp:
         """The reasons of this many dead letters."""
         while len(letters := await self.client.dead_letters(topic)) < count:
             await asyncio.sleep(0.02)
-        return [letter.death.reason or "" for letter in letters]
+        return [letter.death.reason or "" for letter in letters if letter.death is not None]
 
 
 @pytest.fixture
