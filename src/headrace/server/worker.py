@@ -95,7 +95,7 @@ def run_worker(settings: WorkerSettings) -> int:
         configure(settings.log_level, settings.log_format)
         app = load_app(settings.application)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            is_graceful = runner.run(WorkerProcess(app, settings).run())
+            is_graceful = runner.run(AppProcess(app, settings).run())
     except HeadraceError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return 1
@@ -111,7 +111,7 @@ def run_worker(settings: WorkerSettings) -> int:
     return 0
 
 
-class WorkerProcess:
+class AppProcess:
     def __init__(self, app: App, settings: WorkerSettings) -> None:
         self._app = app
         self._settings = settings
