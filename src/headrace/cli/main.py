@@ -18,6 +18,7 @@ from headrace.model.errors import HeadraceError
 _COMMANDS = {
     "serve": ("servers.serve", "Start a broker."),
     "gateway": ("servers.gateway", "Serve the REST API in front of brokers."),
+    "worker": ("servers.worker", "Run the handlers of an application."),
     "zookeeper": ("servers.zookeeper", "Start ZooKeeper for a cluster on several hosts."),
     "topic": ("topics.topic", "List, create, describe, alter, trim and delete topics."),
     "produce": ("topics.produce", "Write records from stdin, a file or an argument."),

@@ -30,6 +30,12 @@ def option_group(*options: Callable[[Command], Command]) -> Callable[[Command], 
     return decorate
 
 
+logging_options = option_group(
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    ),
+    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+)
 _FILE = click.Path(exists=True, dir_okay=False)
 listener_options = option_group(
     click.option("--auth", is_flag=True, help="Require an access token for every HTTP request; see `headrace token`."),
@@ -50,10 +56,7 @@ listener_options = option_group(
         is_flag=True,
         help="Allow listening on other than loopback addresses without TLS and authentication.",
     ),
-    click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-    ),
-    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    logging_options,
 )
 """The options of every process with an HTTP listener: authentication, TLS and logging."""
 

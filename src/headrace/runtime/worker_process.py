@@ -1,7 +1,7 @@
 """Run long computations in a worker process, so that they delay neither the event loop nor other threads.
 
-- The worker is a new interpreter with the lowest priority. The first call starts it; it runs one call at a time and is
-  stopped after it was idle for a while.
+- The worker is a new interpreter, by default with the lowest priority. The first call starts it; it runs one call at a
+  time and is stopped after it was idle for a while.
 - It reads its calls from a pipe that only its parent holds. When the parent ends, in whatever way, the pipe is closed
   and the worker exits, even in the middle of a call.
 """
@@ -35,7 +35,7 @@ COLLECT_EVERY = 1_000_000  # objects: these calls create many, but no reference 
 # The worker uses the parent's module search path, which may have changed since the parent was started.
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from headrace.runtime import worker_process; worker_process.serve()"
+    "from headrace.runtime import worker_process; worker_process.serve(int(sys.argv[2]))"
 )
 _LENGTH = Struct(">Q")
 
@@ -54,8 +54,9 @@ class IoPace(Protocol):
 class WorkerProcess:
     """The parent's side: at most one worker, and a thread that waits for it."""
 
-    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, idle_seconds: float = IDLE_SECONDS, niceness: int = LOWEST_PRIORITY) -> None:
         self._idle_seconds = idle_seconds
+        self._niceness = niceness
         self._thread = DiskThreads(1, when_done=lambda: None)
         self._call_lock: asyncio.Lock | None = None
         self._worker: subprocess.Popen[bytes] | None = None
@@ -105,7 +106,7 @@ class WorkerProcess:
     def _do(self, task: _WorkerTask) -> tuple[bool, Any]:
         worker = self._worker
         if worker is None:
-            worker = self._worker = _start_worker()
+            worker = self._worker = _start_worker(self._niceness)
         if task.is_abandoned:  # cancelled before there was a worker to kill
             worker.kill()
         assert worker.stdin is not None
@@ -140,9 +141,9 @@ class _WorkerTask:
         self.is_abandoned = False
 
 
-def _start_worker() -> subprocess.Popen[bytes]:
+def _start_worker(niceness: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+        [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(niceness)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C at the terminal is only for the parent
@@ -167,9 +168,9 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 # The worker's side
 
 
-def serve() -> None:
+def serve(niceness: int) -> None:
     """Run the calls from standard input until it is closed."""
-    os.nice(LOWEST_PRIORITY)
+    os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(COLLECT_EVERY)
     responses = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

@@ -48,6 +48,9 @@ _SAMPLES = {
     "headrace_push_circuit_state": "1 for the current state of the circuit breaker of a push receiver.",
     "headrace_brokers_reachable": "Gateway: 1 if any broker is reachable, else 0.",
     "headrace_broker_circuit_state": "Gateway: 1 for the current state of the circuit breaker of a broker.",
+    # workers
+    "headrace_worker_messages_in_flight": "Worker: messages whose handler runs.",
+    "headrace_worker_failed_total": "Worker: calls of handlers that raised, by the action that followed.",
     # the cluster
     "kafka_brokers": "Live brokers, as known to this broker.",
     "kafka_broker_info": "Always 1; the labels contain id and address of this broker.",
@@ -132,6 +135,7 @@ HISTOGRAMS = {
     "headrace_loop_lag_seconds": "Delay of due callbacks in the event loop.",
     "headrace_request_duration_seconds": "Time from a received request to its response, with waits.",
     "headrace_http_request_duration_seconds": "Time from a received request to its response, with waits.",
+    "headrace_worker_handler_duration_seconds": "Worker: duration of the calls of handlers.",
     "headrace_subscription_delivery_seconds": "Time from publish to the first lease; sampled.",
     "headrace_subscription_settle_seconds": "Time from the lease to the ack.",
     "headrace_subscription_end_to_end_seconds": "Time from publish to the ack; sampled.",
