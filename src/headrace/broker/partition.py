@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.broker.fetch.partition_watchers import PartitionWatcher, PartitionWatchers
 from headrace.broker.produce.commit_waits import CommitWaits
@@ -35,24 +35,14 @@ from headrace.model.errors import (
     StorageFailure,
     UnknownTopicOrPartition,
 )
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
 from headrace.storage.segments.scan import ReplayedBatch
-from headrace.wire.batches.batch import (
-    BatchHeader,
-    Marker,
-    build_marker,
-    parse_header,
-    set_log_append_time,
-)
-
-if TYPE_CHECKING:
-    from headrace.broker.topic import TopicCounts
-
+from headrace.wire.batches.batch import BatchHeader, Marker, build_marker, parse_header, set_log_append_time
 
 FLUSH_MS_NEVER = 2**63 - 1
 _NO_BYTE_LIMIT = 1 << 40  # more than min_bytes of any fetch
@@ -64,6 +54,49 @@ class AppendResult(NamedTuple):
     base_offset: int
     end_offset: int
     log_append_time_ms: int
+
+
+class TopicCounts:
+    """The counters of a topic, which its partitions share: plain numbers on the hot path, which are converted to
+    metrics on a scrape."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "duplicates",
+        "failed_fetches",
+        "failed_produces",
+        "fetches",
+        "in_sync_gained",
+        "in_sync_lost",
+        "produces",
+        "records_in",
+    )
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.records_in = 0
+        self.duplicates = 0  # messages dropped because of their dedup id
+        self.produces = 0
+        self.fetches = 0
+        self.failed_produces = 0
+        self.failed_fetches = 0
+        self.in_sync_lost = 0  # out-of-sync replicas of partitions that this broker leads
+        self.in_sync_gained = 0
+
+    def produced(self, size_bytes: int, record_count: int) -> None:
+        self.produces += 1
+        self.bytes_in += size_bytes
+        self.records_in += record_count
+
+    def in_sync_changed(self, before: Nodes, after: Nodes) -> None:
+        self.in_sync_lost += len(set(before).difference(after))
+        self.in_sync_gained += len(set(after).difference(before))
+
+    def fetched(self, size_bytes: int) -> None:
+        self.fetches += 1
+        self.bytes_out += size_bytes
 
 
 class Partition:
@@ -272,7 +305,7 @@ class Partition:
 
     def ensure_min_isr(self) -> None:
         """Raise unless there are enough in-sync replicas to commit a batch with acks=all."""
-        if self.in_sync is not None and not self.in_sync.has_min_isr(self._enough(self.in_sync)):
+        if self.in_sync is not None and not self.in_sync.has_min_isr(self.config.min_insync_replicas):
             raise NotEnoughReplicas(
                 f"{self.topic}-{self.index} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
                 f"min.insync.replicas={self.config.min_insync_replicas}"
@@ -372,15 +405,12 @@ class Partition:
         """The log end that counts as durable on this replica."""
         return self.log.end_offset if self.config.flush_messages > 1 else self.log.flushed_offset
 
-    def _enough(self, in_sync: IsrState) -> int:
-        return min(self.config.min_insync_replicas, len(in_sync.record.replicas))
-
     def move(self) -> None:
         """Advance the high watermark as far as the in-sync replicas allow."""
         in_sync = self.in_sync
         if in_sync is None or self.log.quarantined is not None:
             return
-        offset = in_sync.high_watermark(self._durable_offset(), self.high_watermark, self._enough(in_sync))
+        offset = in_sync.high_watermark(self._durable_offset(), self.high_watermark, self.config.min_insync_replicas)
         assert self.high_watermark <= offset <= self.log.end_offset
         if offset > self.high_watermark:
             self._advance(offset)

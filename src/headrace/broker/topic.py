@@ -1,58 +1,15 @@
-"""One topic as this broker knows it: its record, the records of its partitions, its local replicas and its counters.
-
-The counters are plain numbers on the hot path, which are converted to metrics on a scrape.
-"""
+"""One topic as this broker knows it: its record, the records of its partitions, its local replicas and its counters."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, TopicCounts
 from headrace.model.names import is_internal
-from headrace.model.registry_records import Nodes, PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import TopicRecord
 from headrace.wire.messages.metadata import MetadataResponseTopic
-
-
-class TopicCounts:
-    __slots__ = (
-        "bytes_in",
-        "bytes_out",
-        "duplicates",
-        "failed_fetches",
-        "failed_produces",
-        "fetches",
-        "in_sync_gained",
-        "in_sync_lost",
-        "produces",
-        "records_in",
-    )
-
-    def __init__(self) -> None:
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.records_in = 0
-        self.duplicates = 0  # messages dropped because of their dedup id
-        self.produces = 0
-        self.fetches = 0
-        self.failed_produces = 0
-        self.failed_fetches = 0
-        self.in_sync_lost = 0  # out-of-sync replicas of partitions that this broker leads
-        self.in_sync_gained = 0
-
-    def produced(self, size_bytes: int, record_count: int) -> None:
-        self.produces += 1
-        self.bytes_in += size_bytes
-        self.records_in += record_count
-
-    def in_sync_changed(self, before: Nodes, after: Nodes) -> None:
-        self.in_sync_lost += len(set(before).difference(after))
-        self.in_sync_gained += len(set(after).difference(before))
-
-    def fetched(self, size_bytes: int) -> None:
-        self.fetches += 1
-        self.bytes_out += size_bytes
 
 
 class Topic:

@@ -89,10 +89,7 @@ def group_of_key(key: str) -> str:
 
 async def remove_subscription_configs(registry: Registry, topic_id: UUID) -> None:
     """Delete the overrides of all subscriptions of a deleted topic. Several brokers may do this concurrently."""
-    while True:
-        entries = await registry.entries(f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}")
-        if not entries:
-            return
+    while entries := await registry.entries(f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}"):
         for entry in entries:
             try:
                 await registry.commit([Delete(entry.key, entry.version)])

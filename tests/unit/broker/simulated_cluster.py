@@ -27,7 +27,7 @@ from headrace.model.registry_records import NO_LEADER, Nodes, PartitionRecord
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY
 from headrace.registry.interface import Check, RegistryOperation, SessionState
-from headrace.registry.topics import PartitionRecords, decode_partition, decode_topic, partition_key, topic_key
+from headrace.registry.topics import change_partition, decode_partition, decode_topic, partition_key, topic_key
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 from headrace.wire.messages.groups import FindCoordinatorRequest
@@ -242,7 +242,7 @@ class SimulatedCluster:
     ) -> None:
         """Change the record of a partition in the registry, as a broker would."""
         topic_id = decode_topic(self.registry_ensemble.entries[topic_key(topic)]).id
-        await PartitionRecords(SimRegistry(self.registry_ensemble)).change(topic_id, index, decide)
+        await change_partition(SimRegistry(self.registry_ensemble), topic_id, index, decide)
 
     async def move_leadership(self, topic: str, node_id: int, index: int = 0) -> SimulatedClusterBroker:
         """Make another replica the leader; return when its term has begun."""

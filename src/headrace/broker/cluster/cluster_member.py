@@ -11,23 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.cluster.membership import BrokerRegistration, BrokerStart
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.cluster.registry_rollback import KnownLeaders, set_aside_foreign_logs
 from headrace.broker.controller.controller import Controller
-from headrace.broker.replication.isr_updater import IsrUpdater
+from headrace.broker.replication.isr_updater import IsrUpdater, leave_isr
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.controller.leadership import remove_from_isr
 from headrace.model.errors import HeadraceError
 from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.interface import Registry, RegistryUnavailable
-from headrace.registry.topics import PartitionRecords, TopicRecords
+from headrace.registry.topics import TopicRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
@@ -91,8 +89,8 @@ class ClusterMember:
             TopicRecords(registry),
             known_leaders,
         )
-        self.controller = Controller(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
-        self._isr_updater = IsrUpdater(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
+        self.controller = Controller(catalogue, registry, self.membership, clock, node_id)
+        self._isr_updater = IsrUpdater(catalogue, registry, self.membership, clock, node_id)
         self._changed = asyncio.Event()
         catalogue.settled = self._replicas.settled
         catalogue.wait_for_leaders = self._wait_for_leaders
@@ -107,9 +105,7 @@ class ClusterMember:
         await self._catalogue.mirror.open()
         await self._known_leaders.load()
         await self._replicas.open_logs()
-        await set_aside_foreign_logs(
-            self._catalogue, self._store, PartitionRecords(self._registry), self._known_leaders, self._node_id
-        )
+        await set_aside_foreign_logs(self._catalogue, self._store, self._registry, self._known_leaders, self._node_id)
         await self._replicas.begin()
         await self._leave_isr_after_loss()
         self._supervisor.spawn(self._catalogue.mirror.run(), "mirror of the registry")
@@ -151,16 +147,13 @@ class ClusterMember:
     async def _leave_isr_after_loss(self) -> None:
         """Remove this broker from the in-sync replicas of partitions whose records it may have lost, before it
         registers."""
-        records = PartitionRecords(self._registry)
         for topic, index, record in list(self._held()):
-            if len(record.replicas) > 1 and self._may_have_lost(topic, index):
-                enough = min(topic.config.min_insync_replicas, len(record.replicas))
-                without_us = partial(remove_from_isr, node_id=self._node_id, min_insync=enough)
-                changed = await records.change(topic.id, index, without_us)
-                if changed is not None:
-                    log.warning(
-                        "log may lack acknowledged records; replicating it again partition=%s-%d", topic.name, index
-                    )
+            if len(record.replicas) == 1 or not self._may_have_lost(topic, index):
+                continue
+            if await leave_isr(self._registry, topic, index, self._node_id) is not None:
+                log.warning(
+                    "log may lack acknowledged records; replicating it again partition=%s-%d", topic.name, index
+                )
 
     def _may_have_lost(self, topic: Topic, index: int) -> bool:
         # A log that was missing in the data folder has been created empty, and is quarantined: the flushed offset of

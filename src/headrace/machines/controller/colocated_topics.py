@@ -26,8 +26,8 @@ from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 
 
 class ConfiguredPartition(NamedTuple):
-    """A partition, the number of in-sync replicas that it needs to accept writes, and whether a replica that may lack
-    committed records becomes the leader if no other can."""
+    """A partition, its min.insync.replicas, and whether a replica that may lack committed records becomes the leader if
+    no other can."""
 
     record: PartitionRecord
     min_insync: int

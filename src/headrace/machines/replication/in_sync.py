@@ -35,9 +35,9 @@ class IsrState:
         "_epoch_start",
         "_followers",
         "_isr_size",
-        "_maximal_isr",
         "_node_id",
         "_slowest",
+        "maximal_isr",
         "proposed",
         "record",
     )
@@ -56,18 +56,15 @@ class IsrState:
             if follower != node_id
         }
         self._awaited: frozenset[int] = frozenset()
-        self._maximal_isr: frozenset[int]
+        self.maximal_isr: frozenset[int]  # the union of the ISR and the proposed ISR
         self._isr_size: int
         self._slowest: int
         self._recompute()
 
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The union of the ISR and the proposed ISR."""
-        return self._maximal_isr
-
     def has_min_isr(self, min_insync: int) -> bool:
-        return self._isr_size >= min_insync
+        """Whether the ISR is large enough to commit. A partition with fewer replicas than min.insync.replicas needs all
+        of them."""
+        return self._isr_size >= min(min_insync, len(self.record.replicas))
 
     def high_watermark(self, flushed_offset: int, current: int, min_insync: int) -> int:
         """Return the high watermark. It may advance after a flush, a fetch, `update_record` and `proposal`."""
@@ -97,10 +94,7 @@ class IsrState:
         """
         follower = self._followers.get(node_id)
         return (
-            follower is None
-            or follower.offset != _UNKNOWN
-            or node_id in self._maximal_isr
-            or node_id in self.record.elr
+            follower is None or follower.offset != _UNKNOWN or node_id in self.maximal_isr or node_id in self.record.elr
         )
 
     def record_caught_up(self, end_offset: int, now: float) -> None:
@@ -127,7 +121,7 @@ class IsrState:
         oldest = now - lag_seconds_max
         near = {node_id for node_id, follower in self._followers.items() if follower.caught_up_at >= oldest}
         eligible = {node_id for node_id in near if self._may_join(node_id, live)}
-        self._awaited = frozenset(eligible - self._maximal_isr)
+        self._awaited = frozenset(eligible - self.maximal_isr)
         self._recompute()
         if self.proposed is not None:
             return None
@@ -187,12 +181,12 @@ class IsrState:
 
     def _recompute(self) -> None:
         proposed = self.record if self.proposed is None else self.proposed
-        self._maximal_isr = frozenset(self.record.isr + proposed.isr)
+        self.maximal_isr = frozenset(self.record.isr + proposed.isr)
         self._isr_size = 0 if self.record.elr else min(len(self.record.isr), len(proposed.isr))
         self._slowest = self._recompute_slowest()
 
     def _recompute_slowest(self) -> int:
-        counted = self._maximal_isr | self._awaited
+        counted = self.maximal_isr | self._awaited
         return min(
             (follower.offset for node_id, follower in self._followers.items() if node_id in counted),
             default=_BEHIND_ALL,
