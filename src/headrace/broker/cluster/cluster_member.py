@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.broker.cluster.membership import BrokerRegistration, BrokerStart
@@ -23,7 +24,7 @@ from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError
-from headrace.model.registry_records import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 from headrace.registry.interface import Registry, RegistryUnavailable
 from headrace.registry.topics import TopicRecords
 from headrace.runtime.clock import Clock
@@ -31,12 +32,6 @@ from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.tasks import Supervisor
 from headrace.storage.store.log_store import LogStore
-from headrace.wire.messages.fetch import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 
 if TYPE_CHECKING:
     from headrace.client.connections.transport import Dialer
@@ -48,7 +43,6 @@ _READY_SECONDS = 10.0
 _TRANSFER_SECONDS = 10.0
 _LEADERSHIP_SECONDS = 5.0
 _POLL_SECONDS = 0.05
-_EARLIEST_LOCAL = -4
 
 
 class ClusterMember:
@@ -75,19 +69,12 @@ class ClusterMember:
         self._node_id = node_id
         self._start = start
         self._known_leaders = known_leaders
-        self._follower_fetchers = FollowerFetchers(
+        fetchers = FollowerFetchers(
             self.peers, store.flusher, lambda: catalogue.config, clock, supervisor.spawn, node_id, start.epoch
         )
+        topics = TopicRecords(registry)
         self._replicas = Replicas(
-            catalogue,
-            store,
-            self._follower_fetchers,
-            clock,
-            entropy,
-            node_id,
-            start.epoch,
-            TopicRecords(registry),
-            known_leaders,
+            catalogue, store, fetchers, clock, entropy, node_id, start.epoch, topics, known_leaders
         )
         self.controller = Controller(catalogue, registry, self.membership, clock, node_id)
         self._isr_updater = IsrUpdater(catalogue, registry, self.membership, clock, node_id)
@@ -185,15 +172,13 @@ class ClusterMember:
         )
 
     def _is_ready(self) -> bool:
+        """Whether there is a controller, and each partition has a leader or cannot get one by this broker."""
         return self._catalogue.controller is not None and all(
-            self._is_led(topic, index, record) for topic, index, record in self._held()
+            index in topic.led
+            if record.leader == self._node_id
+            else record.leader != NO_LEADER or self._node_id not in record.isr + record.elr
+            for topic, index, record in self._held()
         )
-
-    def _is_led(self, topic: Topic, index: int, record: PartitionRecord) -> bool:
-        """Whether the partition has a leader, or cannot get one by this broker."""
-        if record.leader == self._node_id:
-            return index in topic.led
-        return record.leader != NO_LEADER or self._node_id not in record.isr + record.elr
 
     def _has_transferred_leadership(self) -> bool:
         others = self._catalogue.usable_brokers().keys() - {self._node_id}  # draining brokers take over nothing
@@ -218,25 +203,17 @@ class ClusterMember:
     async def _wait_for_leaders(self, topic: Topic) -> None:
         """Wait, at most some seconds, until all leaders of a topic accept writes, including those on other brokers."""
         deadline = self._clock.monotonic() + _LEADERSHIP_SECONDS
-        elsewhere: dict[int, list[int]] = {}
+        elsewhere: dict[int, dict[int, int]] = {}
         for index, record in topic.partition_records.items():
             if index not in topic.led and record.leader not in (self._node_id, NO_LEADER):
-                elsewhere.setdefault(record.leader, []).append(index)
-        for node_id, indexes in elsewhere.items():
+                elsewhere.setdefault(record.leader, {})[index] = NO_EPOCH
+        for node_id, partitions in elsewhere.items():
             while self._clock.monotonic() < deadline:
-                if await self._is_led_by(node_id, topic.name, indexes):
-                    break
+                with suppress(HeadraceError):
+                    responses = await self.peers.log_start_offsets(node_id, topic.name, partitions, _LEADERSHIP_SECONDS)
+                    if not any(response.error_code for response in responses):
+                        break
                 await asyncio.sleep(_POLL_SECONDS)
-
-    async def _is_led_by(self, node_id: int, topic: str, indexes: list[int]) -> bool:
-        """Whether another broker responds as the leader of these partitions."""
-        requested = [ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST_LOCAL) for index in indexes]
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=requested)])
-        try:
-            response: ListOffsetsResponse = await self.peers.call(node_id, request, timeout_seconds=_LEADERSHIP_SECONDS)
-        except HeadraceError:
-            return False
-        return not any(partition.error_code for found in response.topics for partition in found.partitions)
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
         node = self._catalogue.nodes.get(node_id)

@@ -7,16 +7,24 @@ long use a connection of their own (`connection_key`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import RequestTimedOut
 from headrace.runtime.inline_start import switch_to_task
+from headrace.wire.messages.fetch import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 if TYPE_CHECKING:
     from headrace.client.connections.transport import Dialer, TransportPool
 
 _DIAL_SECONDS = 5.0
+_EARLIEST_LOCAL = -4
 
 
 class Peers:
@@ -57,6 +65,19 @@ class Peers:
         api = api_of_request(request)
         version = choose_version(transport, api, version_max)
         return await transport.call(api.key, version, request, timeout_seconds)
+
+    async def log_start_offsets(
+        self, node_id: int, topic: str, leader_epochs: Mapping[int, int], timeout_seconds: float
+    ) -> list[ListOffsetsPartitionResponse]:
+        """Return the log start offsets of partitions, given with their leader epochs (-1: any), or the errors of those
+        that the broker does not lead."""
+        requested = [
+            ListOffsetsPartition(partition_index=index, current_leader_epoch=epoch, timestamp=_EARLIEST_LOCAL)
+            for index, epoch in leader_epochs.items()
+        ]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=requested)])
+        response: ListOffsetsResponse = await self.call(node_id, request, timeout_seconds=timeout_seconds)
+        return [result for found in response.topics for result in found.partitions]
 
     def close(self) -> None:
         """Close all connections; calls in progress raise ConnectionLost."""

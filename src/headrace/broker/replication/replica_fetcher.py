@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -41,10 +42,6 @@ from headrace.wire.messages.fetch import (
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
     PartitionData,
     ReplicaState,
 )
@@ -55,7 +52,6 @@ _EPOCH_MAX = (1 << 31) - 1
 _CONNECTION_KEY = "replication"
 _PAUSE_SECONDS = 0.1
 _GRACE_SECONDS = 10.0
-_EARLIEST_LOCAL = -4
 
 SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
 
@@ -160,7 +156,6 @@ class FollowedPartition:
 class ReplicaFetcher:
     def __init__(
         self,
-        leader_id: int,
         peers: Peers,
         flusher: Flusher,
         config: Callable[[], BrokerConfig],
@@ -168,8 +163,9 @@ class ReplicaFetcher:
         clock: Clock,
         node_id: int,
         broker_epoch: int,
+        leader_id: int,
     ) -> None:
-        self.is_failing = False
+        self._is_failing = False
         self._leader_id = leader_id
         self._peers = peers
         self._flusher = flusher
@@ -179,9 +175,6 @@ class ReplicaFetcher:
         self._followed: dict[Partition, FollowedPartition] = {}
         self._session = FollowerSession(node_id, broker_epoch)
         self._wake = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._followed)
 
     def add(self, followed: FollowedPartition) -> None:
         known = self._followed.get(followed.partition)
@@ -210,14 +203,14 @@ class ReplicaFetcher:
                 continue
             try:
                 await self._fetch(ready)
-                self.is_failing = False
+                self._is_failing = False
             except StorageFailure as error:
                 log.error("replication failed leader=%d error=%s", self._leader_id, error)
                 await wait_until_set(self._wake, _PAUSE_SECONDS)
             except HeadraceError as error:
-                if not self.is_failing:
+                if not self._is_failing:
                     log.warning("fetch from the leader failed leader=%d error=%s", self._leader_id, error)
-                self.is_failing = True
+                self._is_failing = True
                 self._session.reset()
                 await wait_until_set(self._wake, _PAUSE_SECONDS)
 
@@ -351,19 +344,10 @@ class ReplicaFetcher:
                 partition.on_truncated()
 
     async def _leader_start(self, followed: FollowedPartition) -> int:
-        requested = ListOffsetsPartition(
-            partition_index=followed.partition.index,
-            current_leader_epoch=followed.leader_epoch,
-            timestamp=_EARLIEST_LOCAL,
+        partition = followed.partition
+        (result,) = await self._peers.log_start_offsets(
+            self._leader_id, partition.topic, {partition.index: followed.leader_epoch}, _GRACE_SECONDS
         )
-        response: ListOffsetsResponse = await self._peers.call(
-            self._leader_id,
-            ListOffsetsRequest(
-                replica_id=-1, topics=[ListOffsetsTopic(name=followed.partition.topic, partitions=[requested])]
-            ),
-            timeout_seconds=_GRACE_SECONDS,
-        )
-        result = response.topics[0].partitions[0]
         if result.error_code:
             raise OffsetOutOfRange(f"the leader did not return its log start offset: error {result.error_code}")
         return result.offset
@@ -390,14 +374,11 @@ class FollowerFetchers:
         node_id: int,
         broker_epoch: int,
     ) -> None:
-        self._peers = peers
-        self._flusher = flusher
-        self._config = config
-        self._clock = clock
+        self._make_fetcher = partial(
+            ReplicaFetcher, peers, flusher, config, RateLimiter(), clock, node_id, broker_epoch
+        )
         self._spawn = spawn
         self._node_id = node_id
-        self._broker_epoch = broker_epoch
-        self._catching_up = RateLimiter()
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[Partition, int] = {}
 
@@ -408,16 +389,7 @@ class FollowerFetchers:
         self._leaders[partition] = leader.node_id
         fetcher = self._fetchers.get(leader.node_id)
         if fetcher is None:
-            fetcher = self._fetchers[leader.node_id] = ReplicaFetcher(
-                leader.node_id,
-                self._peers,
-                self._flusher,
-                self._config,
-                self._catching_up,
-                self._clock,
-                self._node_id,
-                self._broker_epoch,
-            )
+            fetcher = self._fetchers[leader.node_id] = self._make_fetcher(leader.node_id)
             self._spawn(fetcher.run(), f"replication from broker {leader.node_id}")
         is_joining = self._node_id not in record.isr
         fetcher.add(FollowedPartition(partition, record.leader_epoch, record.unclean_epoch, is_joining))
@@ -427,8 +399,3 @@ class FollowerFetchers:
         node_id = self._leaders.pop(partition, None)
         if node_id is not None:
             self._fetchers[node_id].remove(partition)
-
-    @property
-    def lagging(self) -> int:
-        """Count the followed partitions whose leader does not respond."""
-        return sum(fetcher.is_failing * len(fetcher) for fetcher in self._fetchers.values())
