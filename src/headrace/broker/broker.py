@@ -189,12 +189,9 @@ class Broker:
 
     async def join(self, host: str, port: int) -> None:
         """Register the address, and return when requests can be served. Then accept connections and await
-        `wait_for_leaders`."""
+        `cluster.wait_for_leaders`."""
         self.identity.host, self.identity.port = host, port
         await self.cluster.join(host, port, self.identity.rack)
-
-    async def wait_for_leaders(self) -> None:
-        await self.cluster.wait_for_leaders()
 
     async def stop(self) -> None:
         """Flush and close everything. The listeners must already be closed."""

@@ -14,8 +14,8 @@ from headrace.wire.messages.metadata import MetadataResponseTopic
 
 class Topic:
     """`partition_records` and `versions` are the partition records and their versions in the registry. `replicas` are
-    the local replicas, and `led` those that this broker leads. `cached_metadata` is the cached part of the topic in
-    Metadata responses.
+    the local replicas, leaders and followers, and `led` those that this broker leads. `cached_metadata` is the cached
+    part of the topic in Metadata responses.
     """
 
     __slots__ = ("cached_metadata", "config", "counts", "led", "partition_records", "record", "replicas", "versions")
@@ -50,10 +50,6 @@ class Topic:
     def is_colocated(self) -> bool:
         """Whether this is a co-located topic, which has the replicas of its owner."""
         return self.record.owner is not None
-
-    def local(self, index: int) -> Partition | None:
-        """Return the local replica of a partition, leader or follower."""
-        return self.replicas.get(index)
 
     @property
     def replication(self) -> int:

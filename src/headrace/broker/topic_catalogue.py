@@ -16,6 +16,7 @@ from headrace.broker.cluster.cluster_metadata import MIRRORED_KEYS, ClusterMetad
 from headrace.broker.controller.colocated_topics import ColocatedTopics
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
+from headrace.machines.controller.leadership import new_partition
 from headrace.machines.controller.placement import place_replicas
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import (
@@ -28,7 +29,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import COLOCATED_PREFIXES, check_topic_name
-from headrace.model.registry_records import NO_EPOCH, NO_LEADER, BrokerRecord, Nodes, PartitionRecord
+from headrace.model.registry_records import BrokerRecord, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import BadVersion, NoKey, Registry, Set
@@ -265,18 +266,7 @@ class Catalogue(ClusterMetadata):
         return place_replicas(partitions, replication, self.usable_brokers(), load, leaders)
 
     def _places(self, assignment: Sequence[Nodes]) -> list[PartitionRecord]:
-        """Build the records of new partitions, of which all live replicas are in sync, because they are empty."""
-        return [self._new_record(tuple(replicas)) for replicas in assignment]
-
-    def _new_record(self, replicas: Nodes) -> PartitionRecord:
-        up = tuple(node_id for node_id in replicas if node_id in self.nodes)
-        leader = self.nodes[up[0]] if up else None
-        return PartitionRecord(
-            replicas=replicas,
-            isr=up or replicas,
-            leader=leader.node_id if leader else NO_LEADER,
-            leader_broker_epoch=leader.epoch if leader else NO_EPOCH,
-        )
+        return [new_partition(tuple(replicas), self.nodes) for replicas in assignment]
 
 
 async def _settled_at_once(_topic_id: UUID) -> None:

@@ -67,7 +67,7 @@ class SimulatedClusterBroker(SimulatedBroker):
         server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
         await broker.join(*await server.listen(host.name, PORT))
         server.start_accepting()
-        await broker.wait_for_leaders()
+        await broker.cluster.wait_for_leaders()
         return broker
 
 
@@ -158,7 +158,7 @@ class SimulatedCluster:
         return self[self.record(topic, index).leader]
 
     def replica(self, node_id: int, topic: str, index: int = 0) -> Partition:
-        found = self[node_id].broker.catalogue.topic(topic).local(index)
+        found = self[node_id].broker.catalogue.topic(topic).replicas.get(index)
         assert found is not None, f"broker {node_id} holds no replica of {topic}-{index}"
         return found
 
@@ -188,7 +188,7 @@ class SimulatedCluster:
                 for simulated_broker in self.up
                 if simulated_broker.node_id in record.isr
             ]
-            is_open = all(found is not None and found.local(index) is not None for found in up)
+            is_open = all(found is not None and found.replicas.get(index) is not None for found in up)
             return is_open and set(record.isr) == set(members or record.replicas)
 
         await self.wait_until(are_in_sync)

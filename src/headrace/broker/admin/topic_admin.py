@@ -125,7 +125,7 @@ class TopicAdminRequests:
         ):
             raise InvalidRequest("A manual partition assignment and a number of partitions exclude each other.")
         partitions = requested.num_partitions
-        assigned = _requested_assignment(requested)
+        assigned = {assignment.partition_index: assignment.broker_ids for assignment in requested.assignments}
         if assigned:
             partitions = self._check_assignments(assigned)
         elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs uses it in version 3
@@ -236,7 +236,3 @@ def _requested_configs(requested: CreatableTopic) -> dict[str, str]:
             raise InvalidConfig(f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
     return configs
-
-
-def _requested_assignment(requested: CreatableTopic) -> dict[int, list[int]]:
-    return {assignment.partition_index: assignment.broker_ids for assignment in requested.assignments}

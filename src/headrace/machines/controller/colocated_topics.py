@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from headrace.machines.controller.leadership import LiveBrokers, elect_preferred, update_leadership
+from msgspec.structs import replace
+
+from headrace.machines.controller.leadership import LiveBrokers, elect_preferred, new_partition, update_leadership
 from headrace.machines.controller.reassignment import (
     begin_reassignment,
     complete_reassignment,
@@ -22,7 +24,7 @@ from headrace.machines.controller.reassignment import (
     target_replicas,
 )
 from headrace.model.errors import InvalidReplicaAssignment
-from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 
 
 class ConfiguredPartition(NamedTuple):
@@ -49,19 +51,11 @@ def update_colocated(
 
 
 def colocated_record(owner: PartitionRecord, live: LiveBrokers) -> PartitionRecord:
-    """Return the record of a new co-located partition, which shares a reassignment in progress of its owner. All live
-    replicas are in sync, because the partition is empty."""
-    up = tuple(node_id for node_id in owner.replicas if node_id in live)
-    leads = owner.leader in up and live[owner.leader].epoch == owner.leader_broker_epoch
-    leader = live[owner.leader if leads else up[0]] if up else None
-    return PartitionRecord(
-        replicas=owner.replicas,
-        isr=up or owner.replicas,
-        leader=leader.node_id if leader else NO_LEADER,
-        leader_broker_epoch=leader.epoch if leader else NO_EPOCH,
-        adding=owner.adding,
-        removing=owner.removing,
-    )
+    """Return the record of a new co-located partition, which shares the leader and a reassignment in progress of its
+    owner."""
+    leads = owner.leader in live and live[owner.leader].epoch == owner.leader_broker_epoch
+    record = new_partition(owner.replicas, live, leader=owner.leader if leads else NO_LEADER)
+    return replace(record, adding=owner.adding, removing=owner.removing)
 
 
 def _updated_owner(

@@ -29,6 +29,19 @@ PAST_MAX = 16
 about ten bytes in the registry."""
 
 
+def new_partition(replicas: Nodes, live: LiveBrokers, *, leader: int = NO_LEADER) -> PartitionRecord:
+    """Return the record of a new partition, led by `leader` if that is a live replica, else by the first live one. All
+    live replicas are in sync, because the partition is empty."""
+    up = tuple(node_id for node_id in replicas if node_id in live)
+    elected = live[leader if leader in up else up[0]] if up else None
+    return PartitionRecord(
+        replicas=replicas,
+        isr=up or replicas,
+        leader=elected.node_id if elected else NO_LEADER,
+        leader_broker_epoch=elected.epoch if elected else NO_EPOCH,
+    )
+
+
 def update_leadership(
     record: PartitionRecord,
     live: LiveBrokers,

@@ -67,9 +67,7 @@ def _balance_new_replicas(current: Mapping[Key, Nodes], target: dict[Key, Nodes]
 
     while (chain := _next_chain(target, new, loads)) is not None:
         for key, giver, taker in chain:
-            target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
-            loads.count(giver, -1)
-            loads.count(taker, 1)
+            loads.move(target, key, giver, taker)
             del new[giver][key]
             new[taker][key] = None
 
@@ -118,11 +116,8 @@ def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
         return None
 
     while (move := next_move()) is not None:
-        key, giver, taker = move
-        target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
-        loads.count(giver, -1)
-        loads.count(taker, 1)
-        candidates.update(key)
+        loads.move(target, *move)
+        candidates.update(move[0])
 
 
 class _Candidates(Generic[Key]):
@@ -176,6 +171,11 @@ class _BrokerLoads:
     def count(self, node_id: int, replicas: int) -> None:
         self.load[node_id] += replicas
         self._rack_load[self._rack[node_id]] += replicas
+
+    def move(self, target: dict[Key, Nodes], key: Key, giver: int, taker: int) -> None:
+        target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
+        self.count(giver, -1)
+        self.count(taker, 1)
 
     def filled(self, nodes: Nodes, replication: int) -> Nodes:
         """Add replicas to `nodes` up to the replication factor, and count them."""
