@@ -165,6 +165,9 @@ class Partition:
         log.compactable_offset = lambda: self.last_stable_offset
         log.committed_offset = lambda: self.high_watermark
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
     # Leader and follower roles
 
     def lead(self, node_id: int, record: PartitionRecord, now: float) -> None:
@@ -229,9 +232,7 @@ class Partition:
         """Raise `OffsetNotAvailable` unless the log is committed past `offset`. A new leader learns the high watermark
         from its followers: until then a message at or above it may exist, and must not be reported as missing."""
         if offset >= self.high_watermark:
-            raise OffsetNotAvailable(
-                f"{self.topic}-{self.index} is not known to be committed up to offset {offset}; retry"
-            )
+            raise OffsetNotAvailable(f"{self} is not known to be committed up to offset {offset}; retry")
 
     def record_follower_fetch(
         self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float
@@ -307,7 +308,7 @@ class Partition:
         """Raise unless there are enough in-sync replicas to commit a batch with acks=all."""
         if self.in_sync is not None and not self.in_sync.has_min_isr(self.config.min_insync_replicas):
             raise NotEnoughReplicas(
-                f"{self.topic}-{self.index} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
+                f"{self} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
                 f"min.insync.replicas={self.config.min_insync_replicas}"
             )
 
@@ -366,8 +367,8 @@ class Partition:
 
     def _gone_error(self) -> HeadraceError:
         if self.is_retired:
-            return UnknownTopicOrPartition(f"this broker no longer has a replica of {self.topic}-{self.index}")
-        return NotLeader(f"this broker is not the leader of {self.topic}-{self.index}; refresh the metadata")
+            return UnknownTopicOrPartition(f"this broker no longer has a replica of {self}")
+        return NotLeader(f"this broker is not the leader of {self}; refresh the metadata")
 
     def _ensure_waitable(self) -> None:
         if self.log.failed is not None:
@@ -442,7 +443,7 @@ class Partition:
             self._follow()
 
     def _on_failed(self, log: Log) -> None:
-        self._end_waits(log.failed or StorageFailure(f"the log of {self.topic}-{self.index} is out of service"))
+        self._end_waits(log.failed or StorageFailure(f"the log of {self} is out of service"))
 
     def _end_waits(self, error: HeadraceError) -> None:
         self._commit_waits.end(error)

@@ -34,7 +34,7 @@ from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import BadVersion, NoKey, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, partition_key, topic_key
+from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 
@@ -125,7 +125,7 @@ class Catalogue(ClusterMetadata):
             if any(self.find(prefix + name) for prefix in COLOCATED_PREFIXES):
                 await self.colocated_topics.remove(name)  # left over from a deleted topic of this name
             await self._create_record(record, places, dead_letters_of)
-            await self._read_changes(topic.id, range(partitions), name)
+            await self.colocated_topics.read_changes(name, topic.id, range(partitions))
             try:
                 await self.settled(record.id)
             except HeadraceError:
@@ -173,7 +173,7 @@ class Catalogue(ClusterMetadata):
             if dry_run:
                 return
             await self._records.add_partitions(name, topic.id, total, places)
-            await self._read_changes(topic.id, range(count, total), name)
+            await self.colocated_topics.read_changes(name, topic.id, range(count, total))
             grown = [topic, *await self.colocated_topics.grow(topic)]
             for one in grown:
                 await self.settled(one.id)
@@ -214,10 +214,6 @@ class Catalogue(ClusterMetadata):
             for other, topic in self._by_name.items():
                 if other.replace(".", "_") == alike and not topic.is_colocated:
                     raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
-
-    async def _read_changes(self, topic_id: UUID, indexes: range, name: str) -> None:
-        """Update the mirror with a change of this broker, without waiting for the watch."""
-        await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
     async def _create_record(
         self, record: TopicRecord, records: Sequence[PartitionRecord], dead_letters_of: Topic | None

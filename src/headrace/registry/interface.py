@@ -52,10 +52,6 @@ class Registry(Protocol):
         """Return all entries beneath a key (not the key itself), sorted by key."""
         ...
 
-    async def children(self, key: str) -> Sequence[str]:
-        """Return the names directly beneath a key, sorted."""
-        ...
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         """Apply all operations in order, or none and raise a `RegistryConflict` that names the one that failed."""
         ...

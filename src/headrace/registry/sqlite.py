@@ -216,10 +216,6 @@ class SqliteKeys:
         check_key(prefix)
         return await self._select("WHERE key > ? AND key < ? ORDER BY key", *key_range_beneath(prefix))
 
-    async def children(self, key: str) -> Sequence[str]:
-        entries = await self.entries(key)
-        return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in entries})
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
             check_key(operation.key)

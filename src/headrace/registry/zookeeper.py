@@ -111,12 +111,6 @@ class ZooKeeperRegistry:
         _, keys = await self._walk(prefix)
         return [entry for entry in await self._read(sorted(keys)) if entry is not None]
 
-    async def children(self, key: str) -> Sequence[str]:
-        check_key(key)
-        await self._connection.catch_up()
-        _, keys = await self._walk(key)
-        return sorted({other[len(key) + 1 :].split("/", 1)[0] for other in keys})
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         held = self._check_session(operations)
         session = None if held is None else held.path

@@ -280,9 +280,6 @@ class SimRegistry:
         check_key(prefix)
         return await self._ask(lambda: [entry for key, entry in sorted(self._seen.items()) if is_beneath(key, prefix)])
 
-    async def children(self, key: str) -> Sequence[str]:
-        return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in await self.entries(key)})
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
             check_key(operation.key)

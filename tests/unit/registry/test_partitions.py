@@ -72,7 +72,7 @@ def topic(partitions: int) -> TopicRecord:
 
 
 async def indexes(registry: SimRegistry) -> list[int]:
-    return sorted(int(name) for name in await registry.children(f"{PARTITIONS_KEY}/{ID.hex}"))
+    return sorted(parse_partition_key(entry.key)[1] for entry in await registry.entries(f"{PARTITIONS_KEY}/{ID.hex}"))
 
 
 def test_keys_and_records_come_back_as_they_were_written() -> None:

@@ -23,8 +23,6 @@ from headrace.registry.brokers import (
     CONTROLLER_KEY,
     DRAINED_KEY,
     LIVE_KEY,
-    decode_broker,
-    decode_controller,
 )
 from headrace.registry.configs import (
     BROKER_CONFIGS_KEY,
@@ -33,7 +31,7 @@ from headrace.registry.configs import (
     SUBSCRIPTION_CONFIGS_KEY,
     decode_configs,
 )
-from headrace.registry.interface import RegistryEntry, is_beneath
+from headrace.registry.interface import RegistryEntry, decode_json, is_beneath
 from headrace.registry.topics import (
     PARTITIONS_KEY,
     TOPICS_KEY,
@@ -143,7 +141,7 @@ class ClusterMetadata:
             if entry is None:
                 self.nodes.pop(node_id, None)
             else:
-                self.nodes[node_id] = decode_broker(entry)
+                self.nodes[node_id] = decode_json(entry, BrokerRecord)
             self._nodes_changed()
         elif is_beneath(key, DRAINED_KEY):
             if entry is None:
@@ -152,7 +150,7 @@ class ClusterMetadata:
                 self.drained.add(_node_id_of(key))
             self._nodes_changed()
         elif key == CONTROLLER_KEY:
-            self.controller = None if entry is None else decode_controller(entry)
+            self.controller = None if entry is None else decode_json(entry, ControllerRecord)
             self._nodes_changed()
         elif key == BROKER_CONFIGS_KEY:
             self._apply_configs(decode_configs(entry))

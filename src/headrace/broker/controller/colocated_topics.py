@@ -52,20 +52,14 @@ class ColocatedTopics:
         self._entropy = entropy
 
     def find(self, topic: str, prefix: str) -> Topic | None:
-        owner, colocated_topic = self._directory.find(topic), self._directory.find(prefix + topic)
-        return (
-            colocated_topic
-            if owner is not None and colocated_topic is not None and _is_colocated_with(colocated_topic, owner)
-            else None
-        )
+        owner = self._directory.find(topic)
+        found = () if owner is None else self.of(owner, prefix)
+        return next(iter(found), None)
 
-    def of(self, owner: Topic) -> list[Topic]:
-        found = (self._directory.find(prefix + owner.name) for prefix in COLOCATED_PREFIXES)
-        return [
-            colocated_topic
-            for colocated_topic in found
-            if colocated_topic is not None and _is_colocated_with(colocated_topic, owner)
-        ]
+    def of(self, owner: Topic, *prefixes: str) -> list[Topic]:
+        """Return the co-located topics of a topic with these prefixes, by default all of them."""
+        found = (self._directory.find(prefix + owner.name) for prefix in prefixes or COLOCATED_PREFIXES)
+        return [topic for topic in found if topic is not None and _is_colocated_with(topic, owner)]
 
     def owner(self, colocated_topic: Topic) -> Topic | None:
         """Return the owner, or None if it was deleted; the co-located topic must then be deleted as well."""
@@ -92,8 +86,8 @@ class ColocatedTopics:
                 else:
                     return colocated_topic
             except _LOST_RACE:
-                keys = [partition_key(owner.id, index) for index in range(owner.partition_count)]
-                await self._mirror.read([*keys, topic_key(topic), topic_key(name)])
+                await self.read_changes(topic, owner.id, range(owner.partition_count))
+                await self._mirror.read([topic_key(name)])
 
     async def grow(self, owner: Topic) -> list[Topic]:
         """Extend the co-located topics of a topic with new partitions, and return them."""
@@ -150,14 +144,14 @@ class ColocatedTopics:
         )
         records = self._new_records(owner, 0)
         await self._records.create(record, records, together_with=Check(entry.key, entry.version))
-        await self._read_changes(record.name, record.id, range(record.partitions))
+        await self.read_changes(record.name, record.id, range(record.partitions))
 
     async def _grow(self, colocated_topic: Topic, owner: Topic) -> None:
         count, total = colocated_topic.partition_count, owner.partition_count
         await self._records.add_partitions(
             colocated_topic.name, colocated_topic.id, total, self._new_records(owner, count)
         )
-        await self._read_changes(colocated_topic.name, colocated_topic.id, range(count, total))
+        await self.read_changes(colocated_topic.name, colocated_topic.id, range(count, total))
 
     def _new_records(self, owner: Topic, first: int) -> list[PartitionRecord]:
         indexes = range(first, owner.partition_count)
@@ -166,7 +160,7 @@ class ColocatedTopics:
             raise UnknownTopicOrPartition(f"partition {owner.name}-{missing} does not exist")
         return [colocated_record(owner.partition_records[index], self._directory.nodes) for index in indexes]
 
-    async def _read_changes(self, name: str, topic_id: UUID, indexes: range) -> None:
+    async def read_changes(self, name: str, topic_id: UUID, indexes: range) -> None:
         """Update the mirror with a change of this broker, without waiting for the watch."""
         await self._mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 

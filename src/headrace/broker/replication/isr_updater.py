@@ -101,14 +101,9 @@ class IsrUpdater:
         key = partition_key(topic.id, partition.index)
         try:
             await self._registry.commit([*checks, Set(key, encode_partition(record), version)])
-            log.info("in-sync replicas changed partition=%s-%d isr=%s", topic.name, partition.index, list(record.isr))
+            log.info("in-sync replicas changed partition=%s isr=%s", partition, list(record.isr))
         except HeadraceError as error:
-            log.info(
-                "changing the in-sync replicas failed, will retry partition=%s-%d error=%s",
-                topic.name,
-                partition.index,
-                error,
-            )
+            log.info("changing the in-sync replicas failed, will retry partition=%s error=%s", partition, error)
         await self._read_proposal_result(topic, partition)
 
     def _next_record(self, topic: Topic, partition: Partition) -> PartitionRecord | None:
@@ -131,12 +126,7 @@ class IsrUpdater:
         try:
             await leave_isr(self._registry, topic, partition.index, self._node_id)
         except HeadraceError as error:
-            log.error(
-                "log failed, and the leadership cannot be handed over partition=%s-%d error=%s",
-                topic.name,
-                partition.index,
-                error,
-            )
+            log.error("log failed, and the leadership cannot be handed over partition=%s error=%s", partition, error)
 
     def _checks(self, in_sync: IsrState, isr: Nodes) -> list[Check] | None:
         """Return checks that added followers are still the brokers that fetched: one that was restarted without its

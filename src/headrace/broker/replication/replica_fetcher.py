@@ -237,13 +237,7 @@ class ReplicaFetcher:
             try:
                 await self._process(followed, data)
             except HeadraceError as error:
-                partition = followed.partition
-                log.warning(
-                    "replication of a partition failed partition=%s-%d error=%s",
-                    partition.topic,
-                    partition.index,
-                    error,
-                )
+                log.warning("replication of a partition failed partition=%s error=%s", followed.partition, error)
                 followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
 
     async def _process(self, followed: FollowedPartition, data: PartitionData) -> None:
@@ -290,18 +284,11 @@ class ReplicaFetcher:
             offset = min(diverging.end_offset, own_end if own_end >= 0 else own_log.start_offset)
             is_unclean = followed.unclean_epoch >= 0 and own_log.epochs.latest < followed.unclean_epoch
             assert offset >= partition.high_watermark or is_unclean, (
-                f"{partition.topic}-{partition.index} would be truncated to {offset}, below its high watermark "
-                f"{partition.high_watermark} (I7)"
+                f"{partition} would be truncated to {offset}, below its high watermark {partition.high_watermark} (I7)"
             )
             if offset >= own_log.end_offset:
                 return
-            log.info(
-                "truncating the log partition=%s-%d from=%d to=%d",
-                partition.topic,
-                partition.index,
-                own_log.end_offset,
-                offset,
-            )
+            log.info("truncating the log partition=%s from=%d to=%d", partition, own_log.end_offset, offset)
             if offset <= own_log.start_offset:
                 await own_log.reset(own_log.start_offset)
             else:
@@ -321,9 +308,7 @@ class ReplicaFetcher:
                 raise OffsetOutOfRange(
                     f"the leader has no record at {own_log.end_offset}, although its log starts at {start}"
                 )
-            log.info(
-                "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
-            )
+            log.info("log reset to the leader's log start partition=%s offset=%d", partition, start)
             await own_log.reset(start)
             partition.on_truncated()
 
