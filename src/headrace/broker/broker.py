@@ -59,7 +59,7 @@ from headrace.machines.fetch.fetch_sessions import FetchSessions
 from headrace.machines.groups.group_migration import MigrationPolicy
 from headrace.machines.groups.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
-from headrace.registry.configs import load_broker_configs, store_broker_configs
+from headrace.registry.configs import load_broker_configs
 from headrace.registry.counters import ProducerIdFloor, ProducerIds, gap_of_start
 from headrace.registry.interface import Registry
 from headrace.runtime.clock import Clock
@@ -217,7 +217,7 @@ class Broker:
             self.group_configs,
             self.subscription_configs,
             self.identity,
-            partial(store_broker_configs, self.registry),
+            self.registry,
         )
         list_offsets = ListOffsetsHandler(self.catalogue, self._session_expired)
         coordinators = FindCoordinatorHandler(self.catalogue, self.offsets_log, self._transactions_log)

@@ -300,10 +300,6 @@ class Partition:
             self.on_marker(producer_id, is_commit)
         return self._appended(offset, header, -1)
 
-    def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the partition already has a marker of the producer with this epoch or a later one."""
-        return self.state.producers.has_marker(producer_id, producer_epoch)
-
     def ensure_min_isr(self) -> None:
         """Raise unless there are enough in-sync replicas to commit a batch with acks=all."""
         if self.in_sync is not None and not self.in_sync.has_min_isr(self.config.min_insync_replicas):

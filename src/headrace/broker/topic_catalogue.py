@@ -50,9 +50,9 @@ class Catalogue(ClusterMetadata):
         self.on_leadership_gained: list[Callable[[Partition], None]] = []
         """Called when this broker becomes the leader of a partition."""
         self.on_leadership_lost: list[Callable[[Partition], None]] = []
-        self.settled: Callable[[UUID], Awaitable[None]] = _settled_at_once
+        self.settled: Callable[[UUID], Awaitable[None]] = _at_once
         """Waits until the local replicas match the records; raises the error that prevents it."""
-        self.wait_for_leaders: Callable[[Topic], Awaitable[None]] = _led_at_once
+        self.wait_for_leaders: Callable[[Topic], Awaitable[None]] = _at_once
         """Waits until the leaders of a new topic accept writes."""
         self._records = TopicRecords(registry)
         self.colocated_topics = ColocatedTopics(self, self.mirror, self._records, clock, entropy)
@@ -265,9 +265,5 @@ class Catalogue(ClusterMetadata):
         return [new_partition(tuple(replicas), self.nodes) for replicas in assignment]
 
 
-async def _settled_at_once(_topic_id: UUID) -> None:
-    return
-
-
-async def _led_at_once(_topic: Topic) -> None:
+async def _at_once(_changed: object) -> None:
     return

@@ -44,12 +44,10 @@ from headrace.model.configs import (
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
-from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
+from headrace.model.topic_configs import HOUR_MS, LONG_MAX, TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 DOUBLE_MAX = 1.7976931348623157e308
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +347,8 @@ class BrokerConfig:
         dynamic = dict(dynamic or {})
         without_effect = tuple(sorted(WITHOUT_EFFECT & static.keys()))
         static = {name: value for name, value in static.items() if name not in WITHOUT_EFFECT}
-        _check_replaced(static)
+        if replaced := [f"{name} cannot be set here: {advice}" for name in static if (advice := replacement_of(name))]:
+            raise InvalidConfig("; ".join(replaced))
         values = {
             **parse_all(BROKER_SETTINGS, static, "broker"),
             **parse_all(BROKER_SETTINGS, dynamic, "broker"),
@@ -435,12 +434,6 @@ def flatten(table: Mapping[str, object]) -> dict[str, str]:
         else:
             raise InvalidConfig(f"Invalid value {value} for configuration {name}: a number, text or list is expected")
     return flat
-
-
-def _check_replaced(given: Mapping[str, str]) -> None:
-    replaced = [f"{name} cannot be set here: {advice}" for name in given if (advice := replacement_of(name))]
-    if replaced:
-        raise InvalidConfig("; ".join(replaced))
 
 
 def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:

@@ -90,6 +90,20 @@ class SessionState(Enum):
     LOST = "lost"
 
 
+class HeldSession(msgspec.Struct, eq=False):
+    """The session of a registry object, as its holder knows it."""
+
+    session: Session
+    on_state: Callable[[SessionState], None] | None
+    state: SessionState = SessionState.HELD
+
+    def change(self, state: SessionState) -> None:
+        if self.state is not state and self.state is not SessionState.LOST:  # LOST is final
+            self.state = state
+            if self.on_state is not None:
+                self.on_state(state)
+
+
 class Watch(Protocol):
     def cancel(self) -> None: ...
 
@@ -183,6 +197,10 @@ def check_key(key: str) -> None:
 
 def is_beneath(key: str, prefix: str) -> bool:
     return key.startswith(prefix + "/")
+
+
+def parent(key: str) -> str:
+    return key.rpartition("/")[0]
 
 
 def decode_json(entry: RegistryEntry, kind: type[T]) -> T:

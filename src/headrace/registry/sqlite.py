@@ -209,12 +209,13 @@ class SqliteKeys:
 
     async def get(self, key: str) -> RegistryEntry | None:
         check_key(key)
-        rows = await self._select("WHERE key = ?", key)
+        rows = await self._blocking(lambda: self._query("WHERE key = ?", (key,)))
         return rows[0] if rows else None
 
     async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
         check_key(prefix)
-        return await self._select("WHERE key > ? AND key < ? ORDER BY key", *key_range_beneath(prefix))
+        where = "WHERE key > ? AND key < ? ORDER BY key"
+        return await self._blocking(lambda: self._query(where, key_range_beneath(prefix)))
 
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
@@ -240,9 +241,6 @@ class SqliteKeys:
         """Run the work in a disk thread, after earlier work."""
         async with self._using_thread:
             return await self._run(work)
-
-    async def _select(self, where: str, *parameters: str) -> list[RegistryEntry]:
-        return await self._blocking(lambda: self._query(where, parameters))
 
     # The methods below run in a disk thread.
 
@@ -355,9 +353,7 @@ def _session_lost() -> SessionLost:
 class SqliteRegistry(SqliteKeys):
     """Implements `Registry`. Open it with `await SqliteRegistry.open(path, disk.run)`."""
 
-    def __init__(self, connection: sqlite3.Connection, run: RunBlocking) -> None:
-        super().__init__(connection, run)
-        self._sessions_opened = 0
+    _sessions_opened = 0
 
     @classmethod
     async def open(cls, path: str, run: RunBlocking) -> SqliteRegistry:

@@ -29,10 +29,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from struct import Struct
 from typing import NamedTuple
 
-import msgspec
-
 from headrace.model.errors import HeadraceError
-from headrace.registry.interface import VALID_SHARE, RegisteredWatches, RegistryUnavailable, Session, SessionState
+from headrace.registry.interface import (
+    VALID_SHARE,
+    HeldSession,
+    RegisteredWatches,
+    RegistryUnavailable,
+    Session,
+    SessionState,
+)
 from headrace.registry.sqlite import (
     BUSY_SECONDS,
     RunBlocking,
@@ -224,7 +229,7 @@ class SqliteFollower:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version == self._version:
             return
-        own = self._listener.session  # read before the rows, which may lack a session that is opened later
+        own = self._registry.session  # read before the rows, which may lack a session that is opened later
         query = "SELECT number, key FROM changes WHERE number > ? ORDER BY number"
         rows = self._connection.execute(query, (self._seen,)).fetchall()
         if rows and rows[0][0] == self._seen + 1:
@@ -238,7 +243,7 @@ class SqliteFollower:
         self._version = version  # last: after an error, the changes are read again
 
     def _check_sessions(self, now: float) -> None:
-        own = self._listener.session
+        own = self._registry.session
         for session, timeout in self._timeouts.items():
             if own is not None and session == own.id:
                 continue
@@ -295,21 +300,12 @@ BEATS_PER_TIMEOUT = 12
 _RETRY_SECONDS = 0.01
 
 
-class _SharedSession(msgspec.Struct, eq=False):
+class _SharedSession(HeldSession, eq=False, kw_only=True):
     """`last_beat_at` is the time of the last heartbeat, or slightly earlier."""
 
-    session: Session
     file: SessionLockFile
     last_beat_at: float
-    on_state: Callable[[SessionState], None] | None
     next_beat: asyncio.TimerHandle | None = None
-    state: SessionState = SessionState.HELD
-
-    def change(self, state: SessionState) -> None:
-        if self.state is not state:
-            self.state = state
-            if self.on_state is not None:
-                self.on_state(state)
 
 
 class _OpenedFile(NamedTuple):
@@ -354,7 +350,7 @@ class SharedSqliteRegistry(SqliteKeys):
         assert self._follower.is_alive(), "the registry thread has died; see stderr"
         began = self._clock.monotonic()
         session, file = await self._blocking(self._begin)
-        self._held = _SharedSession(session, file, began, on_state)
+        self._held = _SharedSession(session, on_state, file=file, last_beat_at=began)
         self._session, self._is_over = session, False
         self._beat_later(self._held)
         if on_state is not None:

@@ -92,10 +92,7 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
 
     def _reset_watchers(self) -> None:
         self._child_watchers: dict[str, Any] = {}
-        self._data_watchers = _RecursiveWatch(self._on_event)
-
-    def _on_event(self, event: WatchedEvent) -> None:
-        self._changed(event.path)
+        self._data_watchers = _RecursiveWatch(lambda event: self._changed(event.path))
 
     def _connect(self, host: str, address: str, port: int) -> tuple[float, float]:
         sent = self._clock.monotonic()

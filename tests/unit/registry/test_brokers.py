@@ -11,6 +11,7 @@ from headrace.registry.brokers import (
     advance_operation,
     decode_number,
     drain,
+    drained_key,
     epoch_key,
     live_key,
 )

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from headrace.broker.cluster.membership import BrokerRegistration, BrokerStart
 from headrace.broker.cluster.peers import Peers
@@ -32,9 +31,6 @@ from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.tasks import Supervisor
 from headrace.storage.store.log_store import LogStore
-
-if TYPE_CHECKING:
-    from headrace.client.connections.transport import Dialer
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +56,7 @@ class ClusterMember:
         known_leaders: KnownLeaders,
     ) -> None:
         self.membership = BrokerRegistration(registry, clock, node_id, start, catalogue.mirror.open)
-        self.peers = Peers(lambda: _make_dialer(network, node_id), self._address_of)
+        self.peers = Peers(network, node_id, self._address_of)
         self._catalogue = catalogue
         self._store = store
         self._registry = registry
@@ -218,9 +214,3 @@ class ClusterMember:
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
         node = self._catalogue.nodes.get(node_id)
         return None if node is None else (node.host, node.port)
-
-
-def _make_dialer(network: Network, node_id: int) -> Dialer:
-    from headrace.client.connections.tcp import TcpDialer  # not needed in a cluster of one
-
-    return TcpDialer(network, f"headrace-broker-{node_id}")

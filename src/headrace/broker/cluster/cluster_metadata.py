@@ -35,7 +35,6 @@ from headrace.registry.interface import RegistryEntry, decode_json, is_beneath
 from headrace.registry.topics import (
     PARTITIONS_KEY,
     TOPICS_KEY,
-    TopicRecord,
     decode_partition,
     decode_topic,
     parse_partition_key,
@@ -181,20 +180,13 @@ class ClusterMetadata:
             return
         config = TopicConfig.build(record.configs, self.config.topic_defaults)
         if known is None:
-            self._add(record, config)
+            known = self._by_name[name] = self._by_id[record.id] = Topic(record, config)
         else:
             known.record, known.config = record, config
             known.cached_metadata = None
-            self.version += 1
-            self._notify_topic_change(known)
-            self._attach_partitions(known)
-
-    def _add(self, record: TopicRecord, config: TopicConfig) -> None:
-        topic = Topic(record, config)
-        self._by_name[topic.name] = self._by_id[topic.id] = topic
         self.version += 1
-        self._notify_topic_change(topic)
-        self._attach_partitions(topic)
+        self._notify_topic_change(known)
+        self._attach_partitions(known)
 
     def _attach_partitions(self, topic: Topic) -> None:
         """Add the held back partitions of the topic, except those above its partition count."""

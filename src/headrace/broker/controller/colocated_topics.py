@@ -10,9 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from uuid import UUID
 
 from headrace.broker.cluster.cluster_metadata import ClusterMetadata
@@ -99,7 +97,9 @@ class ColocatedTopics:
         for colocated_topic in self.of(owner):
             if _shared_configs(colocated_topic) != wanted:
                 await self._records.change_configs(
-                    colocated_topic.name, colocated_topic.id, partial(_with_shared, shared=wanted)
+                    colocated_topic.name,
+                    colocated_topic.id,
+                    lambda configs: {name: value for name, value in configs.items() if name != _MIN_INSYNC} | wanted,
                 )
                 await self._mirror.read([topic_key(colocated_topic.name)])
 
@@ -188,7 +188,3 @@ def _colocated_configs(owner: Topic, prefix: str) -> dict[str, str]:
 
 def _shared_configs(topic: Topic) -> dict[str, str]:
     return {name: value for name, value in topic.record.configs.items() if name == _MIN_INSYNC}
-
-
-def _with_shared(configs: Mapping[str, str], shared: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in configs.items() if name != _MIN_INSYNC} | dict(shared)

@@ -125,16 +125,11 @@ class FollowerSession:
 
 
 def _fetch_position(followed: FollowedPartition) -> tuple[int, int, int, int]:
+    """Return the leader epoch, the fetch offset, the epoch of the last batch and the log start offset."""
     log = followed.partition.log
-    return followed.leader_epoch, log.end_offset, _last_epoch(followed.partition), log.start_offset
-
-
-def _last_epoch(partition: Partition) -> int:
-    """Return the epoch of the last batch, or -1 for an empty log, which cannot diverge from the leader's."""
-    log = partition.log
-    if log.end_offset == log.start_offset:
-        return -1
-    return log.epochs.epoch_at(log.end_offset - 1)
+    is_empty = log.end_offset == log.start_offset  # an empty log cannot diverge from the leader's
+    last_epoch = -1 if is_empty else log.epochs.epoch_at(log.end_offset - 1)
+    return followed.leader_epoch, log.end_offset, last_epoch, log.start_offset
 
 
 @dataclass(eq=False, slots=True)
