@@ -6,9 +6,8 @@ from uuid import UUID
 
 from headrace.broker.partition import Partition, TopicCounts
 from headrace.model.names import is_internal
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.model.topic_configs import TopicConfig
-from headrace.registry.topics import TopicRecord
 from headrace.wire.messages.metadata import MetadataResponseTopic
 
 

@@ -29,12 +29,12 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import COLOCATED_PREFIXES, check_topic_name
-from headrace.model.registry_records import BrokerRecord, Nodes, PartitionRecord
+from headrace.model.registry_records import BrokerRecord, Nodes, PartitionRecord, TopicRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import BadVersion, NoKey, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, topic_key
+from headrace.registry.topics import TopicRecords, decode_topic, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 

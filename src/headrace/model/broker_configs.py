@@ -55,12 +55,10 @@ class BrokerConfig:
     """The effective configuration of a broker as typed values. Names are Kafka's, with underscores for dots."""
 
     auto_create_topics_enable: bool = boolean(
-        True,
-        "Create a topic automatically when a client requests metadata for a topic that does not exist.",
+        True, "Create a topic automatically when a client requests metadata for a topic that does not exist."
     )
     auto_leader_rebalance_enable: bool = boolean(
-        True,
-        "Elect the preferred leader (the first replica) of a partition again when it is back in sync.",
+        True, "Elect the preferred leader (the first replica) of a partition again when it is back in sync."
     )
     connections_max_idle_ms: int = long(
         600_000,
@@ -72,15 +70,8 @@ class BrokerConfig:
         "The replication factor of a topic that is created without one, limited by the number of brokers.",
         check=at_least(1),
     )
-    delete_topic_enable: bool = boolean(
-        True,
-        "Allow clients to delete topics.",
-    )
-    fetch_max_bytes: int = integer(
-        57_671_680,
-        "The maximum number of bytes in a fetch response.",
-        check=at_least(1024),
-    )
+    delete_topic_enable: bool = boolean(True, "Allow clients to delete topics.")
+    fetch_max_bytes: int = integer(57_671_680, "The maximum number of bytes in a fetch response.", check=at_least(1024))
     follower_replication_throttled_rate: int = long(
         LONG_MAX,
         "The maximum number of bytes per second that this broker fetches for replicas that are out of sync.",
@@ -92,24 +83,16 @@ class BrokerConfig:
         check=lambda value: each_of("uniform", "range")(value) if value else "List must not be empty",
     )
     group_consumer_heartbeat_interval_ms: int = integer(
-        5000,
-        "The heartbeat interval of the members of consumer groups.",
-        check=at_least(1),
+        5000, "The heartbeat interval of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_max_heartbeat_interval_ms: int = integer(
-        15_000,
-        "The maximum heartbeat interval of the members of consumer groups.",
-        check=at_least(1),
+        15_000, "The maximum heartbeat interval of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_max_session_timeout_ms: int = integer(
-        60_000,
-        "The maximum session timeout of the members of consumer groups.",
-        check=at_least(1),
+        60_000, "The maximum session timeout of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_max_size: int = integer(
-        INT_MAX,
-        "The maximum number of members in a consumer group.",
-        check=at_least(1),
+        INT_MAX, "The maximum number of members in a consumer group.", check=at_least(1)
     )
     group_consumer_migration_policy: str = text(
         "bidirectional",
@@ -120,14 +103,10 @@ class BrokerConfig:
         check=one_of_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
-        5000,
-        "The minimum heartbeat interval of the members of consumer groups.",
-        check=at_least(1),
+        5000, "The minimum heartbeat interval of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_min_session_timeout_ms: int = integer(
-        45_000,
-        "The minimum session timeout of the members of consumer groups.",
-        check=at_least(1),
+        45_000, "The minimum session timeout of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_session_timeout_ms: int = integer(
         45_000,
@@ -141,19 +120,11 @@ class BrokerConfig:
         check=at_least(0),
     )
     group_max_session_timeout_ms: int = integer(
-        1_800_000,
-        "The maximum session timeout of the members of classic groups.",
-        check=at_least(1),
+        1_800_000, "The maximum session timeout of the members of classic groups.", check=at_least(1)
     )
-    group_max_size: int = integer(
-        INT_MAX,
-        "The maximum number of members in a classic group.",
-        check=at_least(1),
-    )
+    group_max_size: int = integer(INT_MAX, "The maximum number of members in a classic group.", check=at_least(1))
     group_min_session_timeout_ms: int = integer(
-        6000,
-        "The minimum session timeout of the members of classic groups.",
-        check=at_least(1),
+        6000, "The minimum session timeout of the members of classic groups.", check=at_least(1)
     )
     group_share_delivery_count_limit: int = integer(
         5,
@@ -161,9 +132,7 @@ class BrokerConfig:
         check=between(1, 1000),
     )
     group_share_heartbeat_interval_ms: int = integer(
-        5000,
-        "The heartbeat interval of the members of share groups.",
-        check=at_least(100),
+        5000, "The heartbeat interval of the members of share groups.", check=at_least(100)
     )
     group_share_partition_max_record_locks: int = integer(
         0,
@@ -183,9 +152,7 @@ class BrokerConfig:
         check=at_least(100),
     )
     leader_imbalance_check_interval_seconds: int = long(
-        30,
-        "How often the controller checks whether to elect preferred leaders.",
-        check=at_least(1),
+        30, "How often the controller checks whether to elect preferred leaders.", check=at_least(1)
     )
     leader_replication_throttled_rate: int = long(
         LONG_MAX,
@@ -193,63 +160,40 @@ class BrokerConfig:
         check=at_least(1),
     )
     log_cleaner_backoff_ms: int = long(
-        15_000,
-        "How long the log cleaner sleeps when no log needs compaction.",
-        check=at_least(1),
+        15_000, "How long the log cleaner sleeps when no log needs compaction.", check=at_least(1)
     )
     log_cleaner_dedupe_buffer_size: int = long(
         134_217_728,
         "The memory that the log cleaner uses to deduplicate keys, about 36 bytes per key.",
         check=at_least(1_048_576),
     )
-    log_cleaner_enable: bool = boolean(
-        True,
-        "Run the log cleaner, which compacts topics with cleanup.policy=compact.",
-    )
+    log_cleaner_enable: bool = boolean(True, "Run the log cleaner, which compacts topics with cleanup.policy=compact.")
     log_cleaner_io_max_bytes_per_second: float = double(
         DOUBLE_MAX,
         "The maximum number of bytes per second that the log cleaner reads and writes.",
         check=at_least(1024),
     )
     log_retention_check_interval_ms: int = long(
-        300_000,
-        "How often the broker checks for log segments that are eligible for deletion.",
-        check=at_least(1),
+        300_000, "How often the broker checks for log segments that are eligible for deletion.", check=at_least(1)
     )
-    max_connections: int = integer(
-        INT_MAX,
-        "The maximum number of open connections.",
-        check=at_least(1),
-    )
+    max_connections: int = integer(INT_MAX, "The maximum number of open connections.", check=at_least(1))
     max_connections_per_ip: int = integer(
-        INT_MAX,
-        "The maximum number of open connections from one IP address.",
-        check=at_least(1),
+        INT_MAX, "The maximum number of open connections from one IP address.", check=at_least(1)
     )
     max_incremental_fetch_session_cache_slots: int = integer(
-        1000,
-        "The maximum number of incremental fetch sessions that the broker maintains.",
-        check=at_least(0),
+        1000, "The maximum number of incremental fetch sessions that the broker maintains.", check=at_least(0)
     )
     num_partitions: int = integer(
-        4,
-        "The number of partitions of a topic that is created without a partition count.",
-        check=at_least(1),
+        4, "The number of partitions of a topic that is created without a partition count.", check=at_least(1)
     )
     offset_metadata_max_bytes: int = integer(
-        4096,
-        "The maximum size of the metadata string of a committed offset.",
-        check=at_least(0),
+        4096, "The maximum size of the metadata string of a committed offset.", check=at_least(0)
     )
     offsets_retention_check_interval_ms: int = long(
-        600_000,
-        "How often the broker checks for expired committed offsets.",
-        check=at_least(1),
+        600_000, "How often the broker checks for expired committed offsets.", check=at_least(1)
     )
     offsets_retention_minutes: int = integer(
-        10_080,
-        "How long committed offsets are kept after their group has become empty.",
-        check=at_least(1),
+        10_080, "How long committed offsets are kept after their group has become empty.", check=at_least(1)
     )
     offsets_topic_num_partitions: int = integer(
         8,
@@ -263,9 +207,7 @@ class BrokerConfig:
         check=at_least(1),
     )
     offsets_topic_segment_bytes: int = integer(
-        104_857_600,
-        "The segment size of __consumer_offsets.",
-        check=at_least(1),
+        104_857_600, "The segment size of __consumer_offsets.", check=at_least(1)
     )
     producer_id_expiration_ms: int = integer(
         86_400_000,
@@ -279,19 +221,13 @@ class BrokerConfig:
         check=at_least(1),
     )
     replica_fetch_max_bytes: int = integer(
-        1_048_576,
-        "The maximum number of bytes per partition in a follower fetch.",
-        check=at_least(0),
+        1_048_576, "The maximum number of bytes per partition in a follower fetch.", check=at_least(0)
     )
     replica_fetch_response_max_bytes: int = integer(
-        10_485_760,
-        "The maximum number of bytes in a follower fetch.",
-        check=at_least(0),
+        10_485_760, "The maximum number of bytes in a follower fetch.", check=at_least(0)
     )
     replica_fetch_wait_max_ms: int = integer(
-        500,
-        "The maximum time that a follower fetch waits at the leader for new records.",
-        check=at_least(1),
+        500, "The maximum time that a follower fetch waits at the leader for new records.", check=at_least(1)
     )
     replica_lag_time_max_ms: int = long(
         10_000,
@@ -305,14 +241,10 @@ class BrokerConfig:
         check=at_least(1),
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
-        10_000,
-        "How often the broker aborts transactions that have timed out.",
-        check=at_least(1),
+        10_000, "How often the broker aborts transactions that have timed out.", check=at_least(1)
     )
     transaction_max_timeout_ms: int = integer(
-        900_000,
-        "The maximum transaction timeout that a producer may request.",
-        check=at_least(1),
+        900_000, "The maximum transaction timeout that a producer may request.", check=at_least(1)
     )
     transaction_state_log_num_partitions: int = integer(
         8,
@@ -326,9 +258,7 @@ class BrokerConfig:
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = integer(
-        104_857_600,
-        "The segment size of __transaction_state.",
-        check=at_least(1),
+        104_857_600, "The segment size of __transaction_state.", check=at_least(1)
     )
     transactional_id_expiration_ms: int = integer(
         604_800_000,

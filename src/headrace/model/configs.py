@@ -126,10 +126,6 @@ class ConfigEntry(msgspec.Struct, frozen=True):
     def is_secret(self) -> bool:
         return self.type is ConfigType.PASSWORD
 
-    @property
-    def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT_CONFIG
-
 
 class ConfigChange(msgspec.Struct, frozen=True):
     """One operation of IncrementalAlterConfigs."""

@@ -8,10 +8,10 @@ from headrace.broker.controller.partition_requests import PartitionRequests
 from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.registry_records import BrokerRecord, PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord, TopicRecord
 from headrace.registry.brokers import drain, epoch_key
 from headrace.registry.interface import Create
-from headrace.registry.topics import TopicRecord, TopicRecords, decode_partition, partition_key, remove_partitions
+from headrace.registry.topics import TopicRecords, decode_partition, partition_key, remove_partitions
 from headrace.runtime.clock import SystemClock
 from headrace.testkit.entropy import SeededEntropy
 from headrace.testkit.registry import SimRegistry

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.model.errors import InvalidPartitions
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import (
     BadVersion,
     Check,
@@ -29,7 +29,6 @@ from headrace.registry.interface import (
 from headrace.registry.topics import (
     OPERATIONS_MAX,
     PARTITIONS_KEY,
-    TopicRecord,
     TopicRecords,
     change_partition,
     create_operations,

@@ -103,7 +103,9 @@ class ConfigAdminRequests:
 
     async def alter(self, request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
         """Replace all overrides of a resource by those in the request."""
-        return await self._alter_each(request, AlterConfigsResponse(), self._replace)
+        response = AlterConfigsResponse()
+        await self._alter_each(request, response.responses, self._replace)
+        return response
 
     async def alter_incrementally(
         self, request: IncrementalAlterConfigsRequest, _context: RequestContext
@@ -115,17 +117,20 @@ class ConfigAdminRequests:
                 raise InvalidRequest("Each resource must appear at most once.")
             await self._change(requested, dry_run=dry_run)
 
-        return await self._alter_each(request, IncrementalAlterConfigsResponse(), change)
+        response = IncrementalAlterConfigsResponse()
+        await self._alter_each(request, response.responses, change)
+        return response
 
-    async def _alter_each(self, request: Any, response: Any, alter: Callable[..., Awaitable[None]]) -> Any:
+    async def _alter_each(
+        self, request: Any, results: list[AlterConfigsResourceResponse], alter: Callable[..., Awaitable[None]]
+    ) -> None:
         for requested in request.resources:
             result = AlterConfigsResourceResponse(
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
             with ReportErrors(result):
                 await alter(requested, dry_run=request.validate_only)
-            response.responses.append(result)
-        return response
+            results.append(result)
 
     def _entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
         if resource_type == _TOPIC:

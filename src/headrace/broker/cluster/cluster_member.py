@@ -65,12 +65,12 @@ class ClusterMember:
         self._node_id = node_id
         self._start = start
         self._known_leaders = known_leaders
-        fetchers = FollowerFetchers(
+        self._follower_fetchers = FollowerFetchers(
             self.peers, store.flusher, lambda: catalogue.config, clock, supervisor.spawn, node_id, start.epoch
         )
         topics = TopicRecords(registry)
         self._replicas = Replicas(
-            catalogue, store, fetchers, clock, entropy, node_id, start.epoch, topics, known_leaders
+            catalogue, store, self._follower_fetchers, clock, entropy, node_id, start.epoch, topics, known_leaders
         )
         self.controller = Controller(catalogue, registry, self.membership, clock, node_id)
         self._isr_updater = IsrUpdater(catalogue, registry, self.membership, clock, node_id)

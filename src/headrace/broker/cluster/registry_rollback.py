@@ -3,7 +3,8 @@
     <data>/known-leaders     {"<node id>": <highest broker epoch in which that broker led a partition>, ...}
 
 An older copy of the registry hands out numbers again: producer ids, so partitions would drop records of new producers
-as duplicates; and leader epochs, so replicas could not tell where their logs diverge. This is repaired in two steps.
+as duplicates; and leader epochs, so replicas could not tell where their logs diverge. This is repaired in two steps;
+docs/decisions/028-leader-epochs-after-a-rollback.md explains them.
 
 `raise_older_registry` raises the leader epochs and producer ids of a registry that is older than this data folder,
 before the broker joins the cluster. Evidence:
@@ -22,12 +23,11 @@ older copy and wrote in a leader epoch that this log already contains. Followers
 notice where the two histories diverge.
 
 - A broker durably adds a leader to `KnownLeaders` before it writes or replicates anything in its epoch. So a leadership
-  of an unknown leader began while this broker was down. If its epoch is nevertheless in this broker's log, the registry
-  was rolled back meanwhile. Broker epochs increase with every start, also after a rollback (see `membership`), so one
-  number per broker is enough. See docs/decisions/028-leader-epochs-after-a-rollback.md.
-- The partition continues with the history of the other broker: this broker leaves its ISR and ELR, its log becomes a
-  stray log, and the replica is copied again. Records that only this log contains are no longer in the partition; a
-  warning lists them. A crash at any point is safe: the next start finds the same until the log is moved.
+  of an unknown leader began while this broker was down, and its epoch is in this broker's log only after a rollback.
+  Broker epochs increase with every start, also after a rollback (see `membership`): one number per broker is enough.
+- The partition continues with the history of the other broker: this broker leaves its ISR and ELR, and its log becomes
+  a stray log. A warning lists the records that are no longer in the partition. A crash at any point is safe: the next
+  start finds the same until the log is moved.
 """
 
 from __future__ import annotations

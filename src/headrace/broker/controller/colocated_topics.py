@@ -24,11 +24,11 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import ACKS_PREFIX, COLOCATED_PREFIXES, is_internal, owner_of
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.model.topic_configs import DAY_MS
 from headrace.registry.interface import BadVersion, Check, NoKey
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.topics import TopicRecord, TopicRecords, partition_key, topic_key
+from headrace.registry.topics import TopicRecords, partition_key, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.partition import Partition
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.model.broker_configs import LONG_MAX, BrokerConfig
+from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import (
     FetchSessionIdNotFound,
     HeadraceError,
@@ -30,6 +30,7 @@ from headrace.model.errors import (
     StorageFailure,
 )
 from headrace.model.registry_records import BrokerRecord, PartitionRecord
+from headrace.model.topic_configs import LONG_MAX
 from headrace.runtime.clock import Clock
 from headrace.runtime.tasks import wait_until_set
 from headrace.storage.log.flusher import Flusher

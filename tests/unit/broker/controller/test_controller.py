@@ -13,7 +13,7 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClust
 
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.names import CONSUMER_OFFSETS
-from headrace.model.registry_records import ControllerRecord, PartitionRecord
+from headrace.model.registry_records import ControllerRecord, PartitionRecord, TopicRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, drain, live_key
 from headrace.registry.interface import (
     Check,
@@ -26,7 +26,6 @@ from headrace.registry.interface import (
 )
 from headrace.registry.topics import (
     PARTITIONS_KEY,
-    TopicRecord,
     create_operations,
     encode_partition,
     partition_key,
