@@ -3,9 +3,9 @@
 In TOML the table is `[broker]`, and a name may be bare or quoted: `num.partitions = 8` and
 `"num.partitions" = 8` are equivalent (`flatten` turns the former into the latter).
 
-Broker configs also provide the defaults of topic configs: `log.retention.ms` is the default of a topic's
-`retention.ms`. They are derived from the topic settings rather than declared here. They and the settings in
-`_DYNAMIC` can be changed while the broker runs; all other settings are read at startup.
+Broker configs also provide the defaults of topic and group configs: `log.retention.ms` is the default of a topic's
+`retention.ms`. They are derived from the topic and group settings rather than declared here. The defaults of topics and
+the settings in `_DYNAMIC` can be changed while the broker runs; all other settings are read at startup.
 
 Defaults that differ from Kafka's suit a single broker on a laptop: see docs/decisions/001-embedded-defaults.md.
 """
@@ -29,7 +29,6 @@ from headrace.model.configs import (
     alter,
     at_least,
     attribute_name,
-    between,
     boolean,
     double,
     each_of,
@@ -44,7 +43,8 @@ from headrace.model.configs import (
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
-from headrace.model.topic_configs import HOUR_MS, LONG_MAX, TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
+from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.model.topic_configs import LONG_MAX, TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
 DOUBLE_MAX = 1.7976931348623157e308
@@ -82,9 +82,6 @@ class BrokerConfig:
         "The server-side assignors that members of consumer groups may choose. The first one is the default.",
         check=lambda value: each_of("uniform", "range")(value) if value else "List must not be empty",
     )
-    group_consumer_heartbeat_interval_ms: int = integer(
-        5000, "The heartbeat interval of the members of consumer groups.", check=at_least(1)
-    )
     group_consumer_max_heartbeat_interval_ms: int = integer(
         15_000, "The maximum heartbeat interval of the members of consumer groups.", check=at_least(1)
     )
@@ -108,11 +105,6 @@ class BrokerConfig:
     group_consumer_min_session_timeout_ms: int = integer(
         45_000, "The minimum session timeout of the members of consumer groups.", check=at_least(1)
     )
-    group_consumer_session_timeout_ms: int = integer(
-        45_000,
-        "Remove a member of a consumer group that has sent no heartbeat for this many milliseconds.",
-        check=at_least(1),
-    )
     group_initial_rebalance_delay_ms: int = integer(
         0,
         "How long the coordinator waits for more members to join an empty group before the first rebalance. Kafka's "
@@ -125,31 +117,6 @@ class BrokerConfig:
     group_max_size: int = integer(INT_MAX, "The maximum number of members in a classic group.", check=at_least(1))
     group_min_session_timeout_ms: int = integer(
         6000, "The minimum session timeout of the members of classic groups.", check=at_least(1)
-    )
-    group_share_delivery_count_limit: int = integer(
-        5,
-        "The maximum number of delivery attempts. A message that fails the last one becomes a dead letter.",
-        check=between(1, 1000),
-    )
-    group_share_heartbeat_interval_ms: int = integer(
-        5000, "The heartbeat interval of the members of share groups.", check=at_least(100)
-    )
-    group_share_partition_max_record_locks: int = integer(
-        0,
-        "The maximum number of messages of a partition that are leased at the same time. 0: no limit. Kafka's default "
-        "is 2000.",
-        check=at_least(0),
-    )
-    group_share_record_lock_duration_ms: int = integer(
-        30_000,
-        "The visibility timeout: a lease that is not extended expires after this many milliseconds.",
-        check=between(100, 12 * HOUR_MS),
-    )
-    group_share_session_timeout_ms: int = integer(
-        45_000,
-        "Remove a member of a share group that has sent no heartbeat for this many milliseconds, and release its "
-        "leases.",
-        check=at_least(100),
     )
     leader_imbalance_check_interval_seconds: int = long(
         30, "How often the controller checks whether to elect preferred leaders.", check=at_least(1)
@@ -266,6 +233,7 @@ class BrokerConfig:
         check=at_least(1),
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    subscription_defaults: SubscriptionConfig = field(default_factory=SubscriptionConfig)
     without_effect: tuple[str, ...] = ()
     """Kafka configs that were given at startup and have no effect in Headrace."""
     static: Mapping[str, str] = field(default_factory=dict)
@@ -283,15 +251,28 @@ class BrokerConfig:
             **parse_all(BROKER_SETTINGS, static, "broker"),
             **parse_all(BROKER_SETTINGS, dynamic, "broker"),
         }
-        own: dict[str, Any] = {attribute_name(name): value for name, value in values.items() if name in _OWN_SETTINGS}
+        own: dict[str, Any] = {attribute_name(name): value for name, value in values.items() if name in _DECLARED}
+        group: dict[str, Any] = {
+            attribute_name(name): values[setting.name]
+            for name, setting in _GROUP_DEFAULTS.items()
+            if setting.name in values
+        }
         topic_defaults = _topic_defaults({name: values[name] for name in layer} for layer in (static, dynamic))
+        subscription_defaults = SubscriptionConfig(**group)
         config = cls(
-            **own, topic_defaults=topic_defaults, without_effect=without_effect, static=static, dynamic=dynamic
+            **own,
+            topic_defaults=topic_defaults,
+            subscription_defaults=subscription_defaults,
+            without_effect=without_effect,
+            static=static,
+            dynamic=dynamic,
         )
         if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
         config.check_consumer_timing(
-            "group.consumer.", config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+            "group.consumer.",
+            subscription_defaults.consumer_session_timeout_ms,
+            subscription_defaults.consumer_heartbeat_interval_ms,
         )
         if config.queued_max_request_bytes < config.socket_request_max_bytes:
             raise InvalidConfig(
@@ -395,8 +376,16 @@ _DYNAMIC = {  # read on each use, so that a change takes effect at once
     "max.connections",
     "max.connections.per.ip",
 }
+_GROUP_DEFAULTS = {
+    name: replace(setting, name=setting.broker_names[0].name, broker_names=())
+    for name, setting in SUBSCRIPTION_SETTINGS.items()
+    if setting.broker_names
+}
+"""The broker settings that are the defaults of group configs, by the names of the latter."""
+_DECLARED = settings_of(BrokerConfig)
 _OWN_SETTINGS: dict[str, Setting] = {
-    name: replace(setting, read_only=name not in _DYNAMIC) for name, setting in settings_of(BrokerConfig).items()
+    setting.name: replace(setting, read_only=setting.name not in _DYNAMIC)
+    for setting in (*_DECLARED.values(), *_GROUP_DEFAULTS.values())
 }
 BROKER_SETTINGS: dict[str, Setting] = {
     **_OWN_SETTINGS,

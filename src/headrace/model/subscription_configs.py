@@ -32,9 +32,8 @@ from headrace.model.configs import (
     text,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
+from headrace.model.topic_configs import DAY_MS, HOUR_MS
 
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 CLASSES = 10
 """Priorities 0 (lowest) to 9."""
 
@@ -137,7 +136,8 @@ class SubscriptionConfig:
     )
     share_partition_max_record_locks: int = integer(
         0,
-        "The maximum number of messages of a partition that are leased at the same time. 0: no limit.",
+        "The maximum number of messages of a partition that are leased at the same time. 0: no limit. Kafka's default "
+        "is 2000.",
         check=at_least(0),
         broker_names=(BrokerConfigName("group.share.partition.max.record.locks"),),
     )

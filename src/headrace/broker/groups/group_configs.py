@@ -36,15 +36,7 @@ class GroupConfigs:
         self.on_changed: list[Callable[[str], None]] = []
         """Called with the id of a group whose configuration has changed."""
         self._catalogue = catalogue
-        self._defaults = SubscriptionConfig(
-            consumer_heartbeat_interval_ms=catalogue.config.group_consumer_heartbeat_interval_ms,
-            consumer_session_timeout_ms=catalogue.config.group_consumer_session_timeout_ms,
-            share_delivery_count_limit=catalogue.config.group_share_delivery_count_limit,
-            share_heartbeat_interval_ms=catalogue.config.group_share_heartbeat_interval_ms,
-            share_partition_max_record_locks=catalogue.config.group_share_partition_max_record_locks,
-            share_record_lock_duration_ms=catalogue.config.group_share_record_lock_duration_ms,
-            share_session_timeout_ms=catalogue.config.group_share_session_timeout_ms,
-        )
+        self._defaults = catalogue.config.subscription_defaults
         self._registry = registry
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._configs: dict[str, SubscriptionConfig] = {}
