@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.broker.fetch.partition_watchers import PartitionWatcher, PartitionWatchers
@@ -56,34 +57,21 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int
 
 
+@dataclass(slots=True, eq=False)
 class TopicCounts:
     """The counters of a topic, which its partitions share: plain numbers on the hot path, which are converted to
     metrics on a scrape."""
 
-    __slots__ = (
-        "bytes_in",
-        "bytes_out",
-        "duplicates",
-        "failed_fetches",
-        "failed_produces",
-        "fetches",
-        "in_sync_gained",
-        "in_sync_lost",
-        "produces",
-        "records_in",
-    )
-
-    def __init__(self) -> None:
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.records_in = 0
-        self.duplicates = 0  # messages dropped because of their dedup id
-        self.produces = 0
-        self.fetches = 0
-        self.failed_produces = 0
-        self.failed_fetches = 0
-        self.in_sync_lost = 0  # out-of-sync replicas of partitions that this broker leads
-        self.in_sync_gained = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    records_in: int = 0
+    duplicates: int = 0  # messages dropped because of their dedup id
+    produces: int = 0
+    fetches: int = 0
+    failed_produces: int = 0
+    failed_fetches: int = 0
+    in_sync_lost: int = 0  # out-of-sync replicas of partitions that this broker leads
+    in_sync_gained: int = 0
 
     def produced(self, size_bytes: int, record_count: int) -> None:
         self.produces += 1

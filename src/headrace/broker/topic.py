@@ -52,7 +52,6 @@ class Topic:
 
     @property
     def replication(self) -> int:
-        """The replication factor of the topic."""
         return max(
             (len(record.replicas) - len(record.removing) for record in self.partition_records.values()), default=0
         )

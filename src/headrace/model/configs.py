@@ -251,7 +251,6 @@ def settings_of(config_class: type[Any]) -> dict[str, Setting]:
 
 
 def attribute_name(name: str) -> str:
-    """Return the attribute name of a setting."""
     return name.replace(".", "_")
 
 

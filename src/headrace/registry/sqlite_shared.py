@@ -107,7 +107,6 @@ def remove_session_file(registry: str, session: int) -> None:
 
 
 def session_files(registry: str) -> set[int]:
-    """Return the sessions that have a lock file."""
     folder, prefix = os.path.split(_prefix(registry))
     ends = (name.removeprefix(prefix) for name in os.listdir(folder or ".") if name.startswith(prefix))
     return {int(end) for end in ends if end.isdigit()}

@@ -75,8 +75,6 @@ class ZooKeeperStep(msgspec.Struct, frozen=True):
 
 
 class ZooKeeperPaths:
-    """The paths of a cluster's nodes."""
-
     def __init__(self, root: str) -> None:
         self.root = root
         self.keys = f"{root}/keys"

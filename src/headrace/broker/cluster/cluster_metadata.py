@@ -95,7 +95,6 @@ class ClusterMetadata:
         return topic
 
     def partition_record(self, topic: str, index: int) -> PartitionRecord:
-        """Return the record of a partition as this broker knows it."""
         record = self.topic(topic).partition_records.get(index)
         if record is None:
             raise UnknownTopicOrPartition(f"partition {topic}-{index} does not exist")

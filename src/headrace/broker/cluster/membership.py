@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -49,6 +50,8 @@ _FILE_NAME = "broker"
 _RETRY_SECONDS = 0.2
 _JOIN_SECONDS = 60.0
 
+T = TypeVar("T")
+
 
 class BrokerIdentity(msgspec.Struct):
     """The identity of this broker in metadata. `host` and `port` are the advertised address, which is known once the
@@ -70,15 +73,18 @@ class BrokerMetadataFile(msgspec.Struct, frozen=True):
 
 def read_broker_metadata(disk: Disk, folder: str) -> BrokerMetadataFile | None:
     """Return None if no broker was started in this folder yet. Blocks."""
-    path = f"{folder}/{_FILE_NAME}"
+    advice = "if the other replicas are intact, remove it to replicate the logs again"
+    return read_json_file(disk, f"{folder}/{_FILE_NAME}", BrokerMetadataFile, advice)
+
+
+def read_json_file(disk: Disk, path: str, kind: type[T], advice: str) -> T | None:
+    """Return None if the file does not exist. The error of a damaged file contains the advice. Blocks."""
     if not disk.exists(path):
         return None
     try:
-        return msgspec.json.decode(disk.read(path), type=BrokerMetadataFile)
+        return msgspec.json.decode(disk.read(path), type=kind)
     except msgspec.MsgspecError as error:
-        raise StorageFailure(
-            f"{path} is damaged: {error}; if the other replicas are intact, remove it to replicate the logs again"
-        ) from error
+        raise StorageFailure(f"{path} is damaged: {error}; {advice}") from error
 
 
 def write_broker_metadata(disk: Disk, folder: str, start: BrokerMetadataFile) -> None:

@@ -37,11 +37,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headrace.broker.cluster.membership import read_json_file
 from headrace.broker.replication.isr_updater import leave_isr
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller.leadership import has_foreign_history, raise_leader_epoch
 from headrace.machines.controller.registry_rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN
-from headrace.model.errors import StorageFailure
 from headrace.model.registry_records import Leadership, PartitionRecord
 from headrace.registry.brokers import decode_number
 from headrace.registry.counters import PRODUCER_IDS_KEY, ProducerIdFloor, advance_counter
@@ -54,6 +54,10 @@ from headrace.storage.store.log_store import LogStore
 log = logging.getLogger(__name__)
 
 _NAME = "known-leaders"
+_ADVICE = (
+    "remove it. If the registry was restored from an older copy since this broker ran last, run "
+    "`headrace registry rebuild` before the start; see docs/operations.md"
+)
 
 
 class KnownLeaders:
@@ -68,7 +72,7 @@ class KnownLeaders:
         self.is_new = True
 
     async def load(self) -> None:
-        found = await self._disk.run(_read, self._disk, self._path)
+        found = await self._disk.run(read_json_file, self._disk, self._path, dict[int, int], _ADVICE)
         if found is not None:
             self._starts, self.is_new = found, False
 
@@ -86,18 +90,6 @@ class KnownLeaders:
         if self.is_new or starts != self._starts:
             await self._disk.run(self._disk.write_atomically, self._path, msgspec.json.encode(starts))
             self._starts, self.is_new = starts, False
-
-
-def _read(disk: Disk, path: str) -> dict[int, int] | None:
-    if not disk.exists(path):
-        return None
-    try:
-        return msgspec.json.decode(disk.read(path), type=dict[int, int])
-    except msgspec.MsgspecError as error:
-        raise StorageFailure(
-            f"{path} is damaged: {error}; remove it. If the registry was restored from an older copy since this broker "
-            "ran last, run `headrace registry rebuild` before the start; see docs/operations.md"
-        ) from error
 
 
 async def set_aside_foreign_logs(

@@ -181,7 +181,6 @@ class Controller:
             yield change
 
     def _preferred_election_due(self) -> bool:
-        """Whether it is time to elect preferred leaders."""
         config = self._catalogue.config
         since = self._clock.monotonic() - self._preferred_at
         return config.auto_leader_rebalance_enable and since >= config.leader_imbalance_check_interval_seconds

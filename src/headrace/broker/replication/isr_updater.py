@@ -142,7 +142,6 @@ class IsrUpdater:
         return checks
 
     async def _read_proposal_result(self, topic: Topic, partition: Partition) -> None:
-        """Read the outcome of the proposal."""
         epoch = partition.leader_epoch
         try:
             await self._catalogue.mirror.read([partition_key(topic.id, partition.index)])

@@ -237,7 +237,6 @@ class ReplicaFetcher:
                 followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
 
     async def _process(self, followed: FollowedPartition, data: PartitionData) -> None:
-        """Process the response of the leader for one partition."""
         partition = followed.partition
         if not followed.is_current or self._followed.get(partition) is not followed:
             # The leader considers this response delivered, and its fetch session would not repeat it.
@@ -376,7 +375,6 @@ class FollowerFetchers:
         fetcher.add(FollowedPartition(partition, record.leader_epoch, record.unclean_epoch, is_joining))
 
     def drop(self, partition: Partition) -> None:
-        """Stop replicating a partition."""
         node_id = self._leaders.pop(partition, None)
         if node_id is not None:
             self._fetchers[node_id].remove(partition)

@@ -20,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from headrace.machines.controller.leadership import with_isr
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
@@ -193,19 +194,17 @@ class IsrState:
         )
 
 
+@dataclass(slots=True, eq=False)
 class _FollowerState:
     """`end_offset` is the leader's log end offset at the last fetch of the follower: a follower that now fetches from
     there had caught up at that time. In a busy partition every follower is one fetch behind."""
 
-    __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "log_start_offset", "offset")
-
-    def __init__(self, caught_up_at: float) -> None:
-        self.broker_epoch = NO_EPOCH
-        self.offset = _UNKNOWN
-        self.log_start_offset = _UNKNOWN
-        self.end_offset = _BEHIND_ALL
-        self.fetched_at = float("-inf")
-        self.caught_up_at = caught_up_at
+    caught_up_at: float
+    broker_epoch: int = NO_EPOCH
+    offset: int = _UNKNOWN
+    log_start_offset: int = _UNKNOWN
+    end_offset: int = _BEHIND_ALL
+    fetched_at: float = float("-inf")
 
     def note(self, broker_epoch: int, offset: int, log_start_offset: int, end_offset: int, now: float) -> None:
         if offset >= end_offset:
