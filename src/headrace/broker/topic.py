@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from headrace.broker.partition import Partition, TopicCounts
@@ -11,23 +12,21 @@ from headrace.model.topic_configs import TopicConfig
 from headrace.wire.messages.metadata import MetadataResponseTopic
 
 
+@dataclass(slots=True, eq=False)
 class Topic:
     """`partition_records` and `versions` are the partition records and their versions in the registry. `replicas` are
     the local replicas, leaders and followers, and `led` those that this broker leads. `cached_metadata` is the cached
     part of the topic in Metadata responses.
     """
 
-    __slots__ = ("cached_metadata", "config", "counts", "led", "partition_records", "record", "replicas", "versions")
-
-    def __init__(self, record: TopicRecord, config: TopicConfig) -> None:
-        self.record = record
-        self.config = config
-        self.counts = TopicCounts()
-        self.partition_records: dict[int, PartitionRecord] = {}
-        self.versions: dict[int, int] = {}
-        self.replicas: dict[int, Partition] = {}
-        self.led: dict[int, Partition] = {}
-        self.cached_metadata: MetadataResponseTopic | None = None
+    record: TopicRecord
+    config: TopicConfig
+    counts: TopicCounts = field(default_factory=TopicCounts)
+    partition_records: dict[int, PartitionRecord] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
+    replicas: dict[int, Partition] = field(default_factory=dict)
+    led: dict[int, Partition] = field(default_factory=dict)
+    cached_metadata: MetadataResponseTopic | None = None
 
     @property
     def name(self) -> str:

@@ -303,14 +303,8 @@ class BrokerConfig:
     def describe(self) -> list[ConfigEntry]:
         """List every broker setting, sorted by name."""
         entries = [
-            describe_setting(
-                replace(setting, broker_names=(BrokerConfigName(name),)), BrokerConfigName(name), [], self.layers
-            )
-            for name, setting in _OWN_SETTINGS.items()
-        ]
-        entries += [
             describe_setting(setting, shown_as, [], self.layers)
-            for setting in TOPIC_SETTINGS.values()
+            for setting in (*_OWN_SETTINGS.values(), *TOPIC_SETTINGS.values())
             for shown_as in setting.broker_names
         ]
         return sorted(entries, key=lambda entry: entry.name)
@@ -377,14 +371,16 @@ _DYNAMIC = {  # read on each use, so that a change takes effect at once
     "max.connections.per.ip",
 }
 _GROUP_DEFAULTS = {
-    name: replace(setting, name=setting.broker_names[0].name, broker_names=())
+    name: replace(setting, name=setting.broker_names[0].name)
     for name, setting in SUBSCRIPTION_SETTINGS.items()
     if setting.broker_names
 }
 """The broker settings that are the defaults of group configs, by the names of the latter."""
 _DECLARED = settings_of(BrokerConfig)
 _OWN_SETTINGS: dict[str, Setting] = {
-    setting.name: replace(setting, read_only=setting.name not in _DYNAMIC)
+    setting.name: replace(
+        setting, broker_names=(BrokerConfigName(setting.name),), read_only=setting.name not in _DYNAMIC
+    )
     for setting in (*_DECLARED.values(), *_GROUP_DEFAULTS.values())
 }
 BROKER_SETTINGS: dict[str, Setting] = {

@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from headrace.model.errors import InvalidConfig, InvalidRequest
 
-T = TypeVar("T")
 Value = bool | int | float | str | tuple[str, ...]
 Check = Callable[[Any], str | None]
 """Returns what is wrong with a value, or None."""
@@ -208,36 +208,20 @@ def value_text(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
+def _declare(type_: ConfigType, default: Any, doc: str, **more: Any) -> Any:
+    setting = {"type": type_, "default": default, "doc": doc, **more}
+    return field(default=default, repr=type_ is not ConfigType.PASSWORD, metadata={"setting": setting})
+
+
 # Field declarations. Their return types are those of the attributes, so that mypy checks the annotations.
-
-
-def boolean(default: bool, doc: str, **more: Any) -> bool:
-    return _declare(ConfigType.BOOLEAN, default, doc, more)
-
-
-def text(default: str, doc: str, **more: Any) -> str:
-    return _declare(ConfigType.STRING, default, doc, more)
-
-
-def secret(doc: str, **more: Any) -> str:
-    """Text that is never displayed; empty by default."""
-    return _declare(ConfigType.PASSWORD, "", doc, more)
-
-
-def integer(default: int, doc: str, **more: Any) -> int:
-    return _declare(ConfigType.INT, default, doc, more)
-
-
-def long(default: int, doc: str, **more: Any) -> int:
-    return _declare(ConfigType.LONG, default, doc, more)
-
-
-def double(default: float, doc: str, **more: Any) -> float:
-    return _declare(ConfigType.DOUBLE, default, doc, more)
-
-
-def string_list(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
-    return _declare(ConfigType.LIST, default, doc, more)
+boolean: Callable[..., bool] = partial(_declare, ConfigType.BOOLEAN)
+text: Callable[..., str] = partial(_declare, ConfigType.STRING)
+integer: Callable[..., int] = partial(_declare, ConfigType.INT)
+long: Callable[..., int] = partial(_declare, ConfigType.LONG)
+double: Callable[..., float] = partial(_declare, ConfigType.DOUBLE)
+string_list: Callable[..., tuple[str, ...]] = partial(_declare, ConfigType.LIST)
+secret: Callable[..., str] = partial(_declare, ConfigType.PASSWORD, "")
+"""Text that is never displayed; empty by default."""
 
 
 def settings_of(config_class: type[Any]) -> dict[str, Setting]:
@@ -252,11 +236,6 @@ def settings_of(config_class: type[Any]) -> dict[str, Setting]:
 
 def attribute_name(name: str) -> str:
     return name.replace(".", "_")
-
-
-def _declare(type_: ConfigType, default: T, doc: str, more: dict[str, Any]) -> T:
-    setting = {"type": type_, "default": default, "doc": doc, **more}
-    return field(default=default, repr=type_ is not ConfigType.PASSWORD, metadata={"setting": setting})
 
 
 # Checks.

@@ -142,8 +142,8 @@ class SqliteFollower:
 
     - SQLite's `data_version` shows that another connection has committed, and reading it is cheap. The thread then
       reads the new rows of the table `changes`. If the oldest of them were already deleted, any key may have changed.
-    - It ends a session at once if its process is gone, and after its timeout if its heartbeat counter stands still. If
-      this process was paused itself, all timeouts restart, because the other processes may have been paused with it.
+    - If this process was paused itself, the timeouts of all sessions restart, because the other processes may have been
+      paused with it.
     - It may wait for the disk without being considered dead.
     """
 

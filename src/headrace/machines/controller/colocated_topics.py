@@ -62,7 +62,8 @@ def _updated_owner(
     owner: ConfiguredPartition, colocated_topics: Sequence[PartitionRecord], live: LiveBrokers, *, prefers: bool
 ) -> PartitionRecord | None:
     record, min_insync, allows_unclean = owner
-    favored = _in_sync_everywhere(colocated_topics)
+    in_sync = [frozenset(record.isr) for record in colocated_topics]
+    favored = frozenset.intersection(*in_sync) if in_sync else ()
     changed = update_leadership(record, live, min_insync, favored=favored, allows_unclean=allows_unclean)
     if changed is None and all(_is_at_target(record, one, live) for one in colocated_topics):
         changed = complete_reassignment(record, min_insync, live, favored=favored)
@@ -92,11 +93,6 @@ def _reassigned_with_owner(
     except InvalidReplicaAssignment:
         return None  # it would remove all replicas that have every committed record: another must be in sync first
     return update_leadership(begun, live, colocated_topic.min_insync, favored=favored) or begun
-
-
-def _in_sync_everywhere(colocated_topics: Sequence[PartitionRecord]) -> Collection[int]:
-    in_sync = [frozenset(record.isr) for record in colocated_topics]
-    return frozenset.intersection(*in_sync) if in_sync else ()
 
 
 def _is_at_target(owner: PartitionRecord, colocated_topic: PartitionRecord, live: LiveBrokers) -> bool:
