@@ -61,7 +61,7 @@ class TwoBrokers:
             SimRegistry(self.sim.registry),
             catalogue.topic(TOPIC).id,
             0,
-            lambda record: elect_unclean(record, catalogue.live_brokers, broker.node_id),
+            lambda record: elect_unclean(record, catalogue.live_brokers, favored=(broker.node_id,)),
         )
 
     async def publish(self, producer: Producer, value: bytes) -> SendOperation:

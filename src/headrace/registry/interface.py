@@ -65,8 +65,9 @@ class Registry(Protocol):
         """Remove the session's keys. Closing it again does nothing."""
         ...
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Watch:
-        """Call `changed(key)` after every change of that key or of one beneath it."""
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
+        """Call `changed(key)` after every change of that key or of one beneath it. Return the function that ends this,
+        which may be called again."""
         ...
 
     async def close(self) -> None: ...
@@ -102,10 +103,6 @@ class HeldSession(msgspec.Struct, eq=False):
             self.state = state
             if self.on_state is not None:
                 self.on_state(state)
-
-
-class Watch(Protocol):
-    def cancel(self) -> None: ...
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -215,34 +212,23 @@ class RegisteredWatches:
 
     def __init__(self) -> None:
         # A dict, not a set: watches are called in the order in which they were added, in every run.
-        self._watches: dict[RegisteredWatch, None] = {}
+        self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
 
-    def add(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
-        watch = RegisteredWatch(prefix, changed, self)
-        self._watches[watch] = None
-        return watch
-
-    def forget(self, watch: RegisteredWatch) -> None:
-        self._watches.pop(watch, None)
+    def add(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
+        """Return the function that removes the watch."""
+        watch = object()
+        self._watches[watch] = prefix, changed
+        return lambda: self._watches.pop(watch, None)
 
     def tell(self, keys: Iterable[str]) -> None:
         for key in keys:
-            for watch in list(self._watches):
+            for watch, (prefix, changed) in list(self._watches.items()):
                 # An earlier watch may have cancelled this one.
-                if watch in self._watches and (key == watch.prefix or is_beneath(key, watch.prefix)):
-                    watch.changed(key)
+                if watch in self._watches and (key == prefix or is_beneath(key, prefix)):
+                    changed(key)
 
     def tell_all(self) -> None:
         """Call every watch with its prefix, because any key may have changed."""
-        for watch in list(self._watches):
+        for watch, (prefix, changed) in list(self._watches.items()):
             if watch in self._watches:
-                watch.changed(watch.prefix)
-
-
-class RegisteredWatch(msgspec.Struct, eq=False):
-    prefix: str
-    changed: Callable[[str], None]
-    watches: RegisteredWatches
-
-    def cancel(self) -> None:
-        self.watches.forget(self)
+                changed(prefix)

@@ -60,8 +60,8 @@ class RegistryMirror:
                 self._wake.set()
 
     def close(self) -> None:
-        for watch in self._watches:
-            watch.cancel()
+        for end_watch in self._watches:
+            end_watch()
 
     async def read(self, keys: Iterable[str]) -> None:
         """Read these keys (of a prefix, all keys beneath it) and report changes."""

@@ -31,7 +31,6 @@ from headrace.registry.interface import (
     KeyNotEmpty,
     NoKey,
     OutcomeUnknown,
-    RegisteredWatch,
     RegisteredWatches,
     RegistryConflict,
     RegistryDamaged,
@@ -233,7 +232,7 @@ class SqliteKeys:
         if commit.error:
             raise commit.error
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 

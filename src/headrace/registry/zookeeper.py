@@ -27,7 +27,6 @@ from headrace.registry.interface import (
     KeyExists,
     KeyNotEmpty,
     NoKey,
-    RegisteredWatch,
     RegisteredWatches,
     RegistryConflict,
     RegistryEntry,
@@ -145,7 +144,7 @@ class ZooKeeperRegistry:
         await self._connection.stop()
         self._connection.start()
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 

@@ -327,11 +327,11 @@ class SimRegistry:
         """End a session from outside, as an ensemble does that receives no pings."""
         self.state.expire(session)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> _SimWatch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         check_key(prefix)
         watch = _SimWatch(prefix, changed, copy_context(), self._watches)
         self._watches[watch] = None
-        return watch
+        return watch.cancel
 
     async def close(self) -> None:
         if self._held is not None and not self._connection.is_cut:

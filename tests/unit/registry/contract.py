@@ -209,14 +209,14 @@ class RegistryContract:
         async with opened as registry:
             heard: list[str] = []
             marks: list[str] = []
-            watch = registry.watch("/a", heard.append)
+            end_watch = registry.watch("/a", heard.append)
             registry.watch("/mark", marks.append)
             with pytest.raises(BadVersion):
                 await registry.commit([Create("/a", b""), Set("/a", b"", 7)])
             await registry.commit([Create("/mark", b"")])
             await until(lambda: len(marks) == 1)
-            watch.cancel()
-            watch.cancel()
+            end_watch()
+            end_watch()
             await registry.commit([Create("/a", b"")])
             await registry.commit([Set("/mark", b"", 0)])
             await until(lambda: len(marks) == 2)

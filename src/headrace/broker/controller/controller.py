@@ -245,18 +245,15 @@ class Controller:
         try:
             await self._registry.commit([Check(CONTROLLER_EPOCH_KEY, epoch_version), *operations])
         except RegistryConflict:
-            await self._ensure_elected(epoch_version)
+            entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
+            if entry is None or entry.version != epoch_version:
+                await self._catalogue.mirror.read([CONTROLLER_KEY])
+                raise ControllerMoved from None
             if len(changes) > 1:
                 for change in changes:
                     await self._commit([change], epoch_version)
                 return
         await self._catalogue.mirror.read([partition_key(topic.id, index) for topic, index, _, _ in changes])
-
-    async def _ensure_elected(self, epoch_version: int) -> None:
-        entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
-        if entry is None or entry.version != epoch_version:
-            await self._catalogue.mirror.read([CONTROLLER_KEY])
-            raise ControllerMoved
 
     async def _remove_orphans(self) -> None:
         """Remove partitions without a topic, which remain after a deletion or an abandoned creation. Since a topic may

@@ -89,13 +89,10 @@ class IsrUpdater:
             return
         record = self._next_record(topic, partition)
         version = topic.versions.get(partition.index)
-        checks = None if record is None else self._checks(in_sync, record.isr)
-        if (
-            record is None
-            or checks is None
-            or version is None
-            or topic.partition_records[partition.index] != in_sync.record
-        ):
+        if record is None or version is None or topic.partition_records[partition.index] != in_sync.record:
+            return
+        checks = self._checks(in_sync, record.isr)
+        if checks is None:
             return
         in_sync.propose(record)
         key = partition_key(topic.id, partition.index)

@@ -93,7 +93,20 @@ class TokenRequests:
 
     async def list(self, _request: ListTokensRequest, _context: RequestContext) -> ListTokensResponse:
         entries = self._catalogue.mirror.entries_beneath(TOKENS_KEY)
-        return ListTokensResponse(tokens=[_listed(decode_token(entry)) for entry in entries])
+        return ListTokensResponse(
+            tokens=[
+                ListedToken(
+                    token_id=record.id,
+                    name=record.name,
+                    scopes=[*record.scopes],
+                    created_ms=record.created_ms,
+                    expires_ms=_or_minus_one(record.expires_ms),
+                    requests_per_second=_or_minus_one(record.requests_per_second),
+                    burst=record.burst,
+                )
+                for record in map(decode_token, entries)
+            ]
+        )
 
     def _checked(self, token: PresentedToken) -> CheckedToken:
         from hmac import compare_digest  # loaded on first use: most brokers never check a token
@@ -166,18 +179,6 @@ def _token_record(token: NewToken, now_ms: int) -> TokenRecord:
         expires_ms=None if token.expires_ms < 0 else token.expires_ms,
         requests_per_second=None if token.requests_per_second < 0 else token.requests_per_second,
         burst=token.burst,
-    )
-
-
-def _listed(record: TokenRecord) -> ListedToken:
-    return ListedToken(
-        token_id=record.id,
-        name=record.name,
-        scopes=[*record.scopes],
-        created_ms=record.created_ms,
-        expires_ms=_or_minus_one(record.expires_ms),
-        requests_per_second=_or_minus_one(record.requests_per_second),
-        burst=record.burst,
     )
 
 

@@ -65,7 +65,9 @@ def _updated_owner(
     in_sync = [frozenset(record.isr) for record in colocated_topics]
     favored = frozenset.intersection(*in_sync) if in_sync else ()
     changed = update_leadership(record, live, min_insync, favored=favored, allows_unclean=allows_unclean)
-    if changed is None and all(_is_at_target(record, one, live) for one in colocated_topics):
+    if changed is None and all(
+        target_replicas(one) == target_replicas(record) and is_target_in_sync(one, live) for one in colocated_topics
+    ):
         changed = complete_reassignment(record, min_insync, live, favored=favored)
     if changed is None and prefers and (not colocated_topics or record.replicas[0] in favored):
         changed = elect_preferred(record, live, min_insync)
@@ -93,8 +95,3 @@ def _reassigned_with_owner(
     except InvalidReplicaAssignment:
         return None  # it would remove all replicas that have every committed record: another must be in sync first
     return update_leadership(begun, live, colocated_topic.min_insync, favored=favored) or begun
-
-
-def _is_at_target(owner: PartitionRecord, colocated_topic: PartitionRecord, live: LiveBrokers) -> bool:
-    """Whether the co-located partition is in sync on the target of the owner's reassignment."""
-    return target_replicas(colocated_topic) == target_replicas(owner) and is_target_in_sync(colocated_topic, live)

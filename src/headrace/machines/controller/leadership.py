@@ -83,18 +83,17 @@ def elect_preferred(record: PartitionRecord, live: LiveBrokers, min_insync: int)
 
 
 def elect_unclean(
-    record: PartitionRecord, live: LiveBrokers, candidate: int | None = None, *, favored: Collection[int] = ()
+    record: PartitionRecord, live: LiveBrokers, *, favored: Collection[int] = ()
 ) -> PartitionRecord | None:
-    """Elect a replica that may lack committed records: `candidate`, or else the first live replica, preferably one in
-    `favored`. Return None if none is live. This restores availability at the cost of data loss: an operator requests
-    it, or the topic's configuration allows it."""
+    """Elect the first live replica, preferably one in `favored`, although it may lack committed records. Return None if
+    none is live. This restores availability at the cost of data loss: an operator requests it, or the topic's
+    configuration allows it."""
     if _has_live_leader(record, live):
         raise ElectionNotNeeded(f"broker {record.leader} is the leader")
     complete = _clean_candidate(record, live, ())
     if complete != NO_LEADER:
         raise ElectionNotNeeded(f"broker {complete} has all committed records and will be elected without loss")
-    requested = record.replicas if candidate is None else (candidate,)
-    chosen = _first_live(tuple(node_id for node_id in requested if node_id in record.replicas), live, favored)
+    chosen = _first_live(record.replicas, live, favored)
     if chosen == NO_LEADER:
         return None
     lossy = with_leader(replace(record, isr=(chosen,), elr=()), live[chosen])

@@ -380,7 +380,9 @@ async def elect_uncleanly(simulated_cluster: SimulatedCluster, node_id: int) -> 
         simulated_broker.kill()
     await simulated_cluster.open(node_id)
     live = simulated_cluster[node_id].broker.catalogue.nodes
-    await simulated_cluster.change_partition("t", lambda record: elect_unclean(record, live, node_id) or record)
+    await simulated_cluster.change_partition(
+        "t", lambda record: elect_unclean(record, live, favored=(node_id,)) or record
+    )
     await simulated_cluster.wait_for_leader("t", node_id)
 
 
