@@ -38,8 +38,6 @@ from headrace.registry.topics import TopicRecords, decode_topic, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 
-__all__ = ["Catalogue", "Topic"]
-
 PARTITIONS_MAX = 100_000  # per topic, so that a typing error does not fill the disk with folders
 
 

@@ -32,11 +32,9 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
-    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
-    CLASS = 8
     PASSWORD = 9
 
 
@@ -45,7 +43,6 @@ class ConfigSource(IntEnum):
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_GROUP_CONFIG = 8
@@ -315,10 +312,8 @@ _PARSERS: dict[ConfigType, Callable[[str], Value]] = {
     ConfigType.BOOLEAN: _read_boolean,
     ConfigType.STRING: str,
     ConfigType.INT: _read_number(ConfigType.INT, 32),
-    ConfigType.SHORT: _read_number(ConfigType.SHORT, 16),
     ConfigType.LONG: _read_number(ConfigType.LONG, 64),
     ConfigType.DOUBLE: _read_double,
     ConfigType.LIST: _read_list,
-    ConfigType.CLASS: str,
     ConfigType.PASSWORD: str,
 }

@@ -196,6 +196,16 @@ def is_beneath(key: str, prefix: str) -> bool:
     return key.startswith(prefix + "/")
 
 
+async def remove_beneath(registry: Registry, prefix: str, *, keys_per_commit: int) -> None:
+    """Delete all keys beneath a key. Several brokers may do this concurrently."""
+    while deletions := [Delete(entry.key, entry.version) for entry in await registry.entries(prefix)]:
+        for begin in range(0, len(deletions), keys_per_commit):
+            try:
+                await registry.commit(deletions[begin : begin + keys_per_commit])
+            except (BadVersion, NoKey, OutcomeUnknown):
+                break
+
+
 def parent(key: str) -> str:
     return key.rpartition("/")[0]
 

@@ -37,6 +37,7 @@ from headrace.registry.interface import (
     RegistryOperation,
     Set,
     decode_json,
+    remove_beneath,
 )
 
 PARTITIONS_KEY = "/partitions"
@@ -69,12 +70,7 @@ async def change_partition(
 
 async def remove_partitions(registry: Registry, topic_id: UUID) -> None:
     """Remove the partitions of a deleted topic. Several brokers may do this concurrently."""
-    while entries := await registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}"):
-        for chunk in split_into_commits([Delete(entry.key, entry.version) for entry in entries]):
-            try:
-                await registry.commit(chunk)
-            except (BadVersion, NoKey, OutcomeUnknown):
-                break
+    await remove_beneath(registry, f"{PARTITIONS_KEY}/{topic_id.hex}", keys_per_commit=OPERATIONS_MAX)
 
 
 def partition_key(topic_id: UUID, index: int) -> str:

@@ -59,10 +59,7 @@ _CLUSTER_METADATA = "__cluster_metadata"  # Kafka's metadata log, instead of whi
 
 class MetadataRequests:
     def __init__(
-        self,
-        catalogue: Catalogue,
-        identity: BrokerIdentity,
-        ensure_offsets_log: Callable[[], Awaitable[None]],
+        self, catalogue: Catalogue, identity: BrokerIdentity, ensure_offsets_log: Callable[[], Awaitable[None]]
     ) -> None:
         self._catalogue = catalogue
         self._ensure_offsets_log = ensure_offsets_log

@@ -154,11 +154,10 @@ class ColocatedTopics:
         await self.read_changes(colocated_topic.name, colocated_topic.id, range(count, total))
 
     def _new_records(self, owner: Topic, first: int) -> list[PartitionRecord]:
-        indexes = range(first, owner.partition_count)
-        missing = next((index for index in indexes if index not in owner.partition_records), None)
-        if missing is not None:
-            raise UnknownTopicOrPartition(f"partition {owner.name}-{missing} does not exist")
-        return [colocated_record(owner.partition_records[index], self._directory.nodes) for index in indexes]
+        return [
+            colocated_record(self._directory.partition_record(owner.name, index), self._directory.nodes)
+            for index in range(first, owner.partition_count)
+        ]
 
     async def read_changes(self, name: str, topic_id: UUID, indexes: range) -> None:
         """Update the mirror with a change of this broker, without waiting for the watch."""

@@ -14,7 +14,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from headrace.broker.handlers import ReportErrors, RequestContext
-from headrace.broker.topic_catalogue import Catalogue, Topic
+from headrace.broker.topic import Topic
+from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
 from headrace.model.errors import (

@@ -57,9 +57,6 @@ class IsrState:
             if follower != node_id
         }
         self._awaited: frozenset[int] = frozenset()
-        self.maximal_isr: frozenset[int]  # the union of the ISR and the proposed ISR
-        self._isr_size: int
-        self._slowest: int
         self._recompute()
 
     def has_min_isr(self, min_insync: int) -> bool:
@@ -182,7 +179,7 @@ class IsrState:
 
     def _recompute(self) -> None:
         proposed = self.record if self.proposed is None else self.proposed
-        self.maximal_isr = frozenset(self.record.isr + proposed.isr)
+        self.maximal_isr = frozenset(self.record.isr + proposed.isr)  # those that may be in effect
         self._isr_size = 0 if self.record.elr else min(len(self.record.isr), len(proposed.isr))
         self._slowest = self._recompute_slowest()
 

@@ -128,10 +128,11 @@ async def test_an_unavailable_leader_is_fetched_from_again_when_it_is_back(simul
     append(simulated_cluster.replica(1, "t"), b"a")
     await asyncio.sleep(20)
     assert simulated_cluster.replica(2, "t").log.end_offset == 0
-    assert simulated_cluster[2].broker.cluster._follower_fetchers.lagging == 1
+    fetcher = simulated_cluster[2].broker.cluster._follower_fetchers._fetchers[1]
+    assert fetcher._is_failing
     simulated_cluster.heal()
     await simulated_cluster.wait_until_identical("t")
-    await simulated_cluster.wait_until(lambda: simulated_cluster[2].broker.cluster._follower_fetchers.lagging == 0)
+    await simulated_cluster.wait_until(lambda: not fetcher._is_failing)
 
 
 @in_simulated_cluster()
