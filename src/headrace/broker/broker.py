@@ -213,11 +213,7 @@ class Broker:
         metadata = MetadataRequests(self.catalogue, self.identity, self.offsets_log.ensure)
         topics = TopicAdminRequests(self.catalogue, self._clock)
         configs = ConfigAdminRequests(
-            self.catalogue,
-            self.group_configs,
-            self.subscription_configs,
-            self.identity,
-            self.registry,
+            self.catalogue, self.group_configs, self.subscription_configs, self.identity, self.registry
         )
         list_offsets = ListOffsetsHandler(self.catalogue, self._session_expired)
         coordinators = FindCoordinatorHandler(self.catalogue, self.offsets_log, self._transactions_log)

@@ -11,16 +11,7 @@
 from __future__ import annotations
 
 from headrace.model.ids import id_to_text
-from headrace.registry.interface import (
-    Create,
-    Delete,
-    KeyExists,
-    NoKey,
-    Registry,
-    RegistryDamaged,
-    RegistryEntry,
-    Set,
-)
+from headrace.registry.interface import Create, Delete, KeyExists, NoKey, Registry, RegistryDamaged, RegistryEntry, Set
 from headrace.runtime.entropy import Entropy
 
 CLUSTER_ID_KEY = "/cluster/id"

@@ -18,12 +18,7 @@ from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
-from headrace.registry.brokers import (
-    BROKERS_KEY,
-    CONTROLLER_KEY,
-    DRAINED_KEY,
-    LIVE_KEY,
-)
+from headrace.registry.brokers import BROKERS_KEY, CONTROLLER_KEY, DRAINED_KEY, LIVE_KEY
 from headrace.registry.configs import (
     BROKER_CONFIGS_KEY,
     CONFIGS_KEY,
@@ -32,13 +27,7 @@ from headrace.registry.configs import (
     decode_configs,
 )
 from headrace.registry.interface import RegistryEntry, decode_json, is_beneath
-from headrace.registry.topics import (
-    PARTITIONS_KEY,
-    TOPICS_KEY,
-    decode_partition,
-    decode_topic,
-    parse_partition_key,
-)
+from headrace.registry.topics import PARTITIONS_KEY, TOPICS_KEY, decode_partition, decode_topic, parse_partition_key
 
 log = logging.getLogger(__name__)
 

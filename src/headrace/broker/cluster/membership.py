@@ -20,14 +20,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.model.registry_records import BrokerRecord, ControllerRecord
-from headrace.registry.brokers import (
-    CONTROLLER_KEY,
-    advance_operation,
-    cluster_id,
-    decode_number,
-    epoch_key,
-    live_key,
-)
+from headrace.registry.brokers import CONTROLLER_KEY, advance_operation, cluster_id, decode_number, epoch_key, live_key
 from headrace.registry.counters import PRODUCER_IDS_KEY, raise_producer_id_floor, read_producer_id_floor
 from headrace.registry.interface import (
     Create,

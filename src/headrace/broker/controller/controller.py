@@ -55,12 +55,7 @@ class ControllerMoved(Exception):
 
 class Controller:
     def __init__(
-        self,
-        catalogue: Catalogue,
-        registry: Registry,
-        membership: BrokerRegistration,
-        clock: Clock,
-        node_id: int,
+        self, catalogue: Catalogue, registry: Registry, membership: BrokerRegistration, clock: Clock, node_id: int
     ) -> None:
         self.is_active_controller = False
         self._catalogue = catalogue
