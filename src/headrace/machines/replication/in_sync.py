@@ -57,6 +57,7 @@ class IsrState:
             if follower != node_id
         }
         self._awaited: frozenset[int] = frozenset()
+        self._slowest: int
         self._recompute()
 
     def has_min_isr(self, min_insync: int) -> bool:
