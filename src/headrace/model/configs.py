@@ -21,6 +21,9 @@ import msgspec
 
 from headrace.model.errors import InvalidConfig, InvalidRequest
 
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
 Value = bool | int | float | str | tuple[str, ...]
 Check = Callable[[Any], str | None]
 """Returns what is wrong with a value, or None."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.configs import (
+    DAY_MS,
+    HOUR_MS,
     BrokerConfigName,
     Setting,
     at_least,
@@ -32,7 +34,6 @@ from headrace.model.configs import (
     text,
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
-from headrace.model.topic_configs import DAY_MS, HOUR_MS
 
 CLASSES = 10
 """Priorities 0 (lowest) to 9."""

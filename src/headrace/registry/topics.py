@@ -17,10 +17,10 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.model.configs import DAY_MS
 from headrace.model.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 from headrace.model.names import dead_letter_topic
 from headrace.model.registry_records import PartitionRecord, TopicRecord
-from headrace.model.topic_configs import DAY_MS
 from headrace.registry.brokers import decode_number
 from headrace.registry.configs import remove_subscription_configs
 from headrace.registry.interface import (

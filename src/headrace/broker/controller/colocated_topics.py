@@ -16,6 +16,7 @@ from uuid import UUID
 from headrace.broker.cluster.cluster_metadata import ClusterMetadata
 from headrace.broker.topic import Topic
 from headrace.machines.controller.colocated_topics import colocated_record
+from headrace.model.configs import DAY_MS
 from headrace.model.errors import (
     InvalidPartitions,
     InvalidTopic,
@@ -25,7 +26,6 @@ from headrace.model.errors import (
 )
 from headrace.model.names import ACKS_PREFIX, COLOCATED_PREFIXES, is_internal, owner_of
 from headrace.model.registry_records import PartitionRecord, TopicRecord
-from headrace.model.topic_configs import DAY_MS
 from headrace.registry.interface import BadVersion, Check, NoKey
 from headrace.registry.mirror import RegistryMirror
 from headrace.registry.topics import TopicRecords, partition_key, topic_key
