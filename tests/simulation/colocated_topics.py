@@ -16,9 +16,9 @@ from tests.simulation.cluster_scenario import ClusterScenario
 
 from headrace.model.errors import HeadraceError
 from headrace.model.names import delayed_topic, owner_of
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import is_beneath
-from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_partition, decode_topic, partition_key
+from headrace.registry.topics import TOPICS_KEY, decode_partition, decode_topic, partition_key
 from headrace.testkit.cluster import SimCluster
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 

@@ -33,7 +33,7 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.queues.ready_messages import ReadyWindow
 from headrace.model.topic_configs import TopicConfig
-from headrace.registry.topics import PartitionRecords, TopicRecords
+from headrace.registry.topics import TopicRecords, remove_partitions
 from headrace.storage.log import acked_retention as settling
 from headrace.storage.log import retention
 from headrace.storage.log.log import Log
@@ -96,7 +96,7 @@ def remove_partitions_by_a_stale_mirror(patch: pytest.MonkeyPatch) -> None:
 
     async def remove(self: TopicRecords, topic_ids: Iterable[UUID]) -> None:
         for topic_id in list(topic_ids):
-            await PartitionRecords(self._registry).remove_all(topic_id)
+            await remove_partitions(self._registry, topic_id)
 
     patch.setattr(TopicRecords, "remove_orphaned_partitions", remove)
 

@@ -14,7 +14,7 @@ from headrace.client.connections.tcp import TcpDialer
 from headrace.client.produce.producer import Producer
 from headrace.machines.controller.leadership import elect_unclean
 from headrace.model.registry_records import NO_LEADER, PartitionRecord
-from headrace.registry.topics import PartitionRecords
+from headrace.registry.topics import change_partition
 from headrace.testkit.broker import SimBroker
 from headrace.testkit.cluster import SESSION_SECONDS, SimCluster
 from headrace.testkit.history import History, SendOperation
@@ -57,8 +57,11 @@ class TwoBrokers:
         """Do what a broker does for an operator. A request could not get past the paused broker."""
         assert broker.broker is not None
         catalogue = broker.broker.catalogue
-        await PartitionRecords(SimRegistry(self.sim.registry)).change(
-            catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.live_brokers, broker.node_id)
+        await change_partition(
+            SimRegistry(self.sim.registry),
+            catalogue.topic(TOPIC).id,
+            0,
+            lambda record: elect_unclean(record, catalogue.live_brokers, favored=(broker.node_id,)),
         )
 
     async def publish(self, producer: Producer, value: bytes) -> SendOperation:

@@ -22,12 +22,7 @@ from headrace.broker.admin.topic_expiration import TopicExpiration
 from headrace.broker.cluster.cluster_member import ClusterMember
 from headrace.broker.cluster.membership import BrokerIdentity, assign_broker_epoch, confirm_broker_epoch
 from headrace.broker.cluster.registry_rollback import KnownLeaders, raise_older_registry
-from headrace.broker.controller.partition_requests import (
-    DrainRequests,
-    ElectionRequests,
-    PartitionChanges,
-    ReassignmentRequests,
-)
+from headrace.broker.controller.partition_requests import PartitionRequests
 from headrace.broker.coordination.find_coordinator import FindCoordinatorHandler
 from headrace.broker.delays.delay_coordinator import DelayCoordinator
 from headrace.broker.delays.delay_requests import DelayRequests
@@ -62,10 +57,9 @@ from headrace.broker.transactions.transactions_log import TransactionsLog
 from headrace.broker.transactions.verified_transactions import VerifiedTransactions
 from headrace.machines.fetch.fetch_sessions import FetchSessions
 from headrace.model.broker_configs import BrokerConfig
-from headrace.registry.configs import load_broker_configs, store_broker_configs
+from headrace.registry.configs import load_broker_configs
 from headrace.registry.counters import ProducerIdFloor, ProducerIds, gap_of_start
 from headrace.registry.interface import Registry
-from headrace.registry.topics import PartitionRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
@@ -189,12 +183,9 @@ class Broker:
 
     async def join(self, host: str, port: int) -> None:
         """Register the address, and return when requests can be served. Then accept connections and await
-        `wait_for_leaders`."""
+        `cluster.wait_for_leaders`."""
         self.identity.host, self.identity.port = host, port
         await self.cluster.join(host, port, self.identity.rack)
-
-    async def wait_for_leaders(self) -> None:
-        await self.cluster.wait_for_leaders()
 
     async def stop(self) -> None:
         """Flush and close everything. The listeners must already be closed."""
@@ -216,16 +207,11 @@ class Broker:
         metadata = MetadataRequests(self.catalogue, self.identity, self.offsets_log.ensure)
         topics = TopicAdminRequests(self.catalogue, self._clock)
         configs = ConfigAdminRequests(
-            self.catalogue,
-            self.group_configs,
-            self.subscription_configs,
-            self.identity,
-            partial(store_broker_configs, self.registry),
+            self.catalogue, self.group_configs, self.subscription_configs, self.identity, self.registry
         )
         list_offsets = ListOffsetsHandler(self.catalogue, self._session_expired)
         coordinators = FindCoordinatorHandler(self.catalogue, self.offsets_log, self._transactions_log)
-        changes = PartitionChanges(self.catalogue, PartitionRecords(self.registry))
-        reassignments = ReassignmentRequests(self.catalogue, changes)
+        partitions = PartitionRequests(self.catalogue, self.registry)
         return RequestHandlers(
             [
                 RequestHandler(apis.PRODUCE, self._produce.handle),
@@ -244,10 +230,10 @@ class Broker:
                 RequestHandler(apis.DESCRIBE_LOG_DIRS, self._admin.describe_log_dirs),
                 RequestHandler(apis.CREATE_PARTITIONS, topics.create_partitions),
                 RequestHandler(apis.INCREMENTAL_ALTER_CONFIGS, configs.alter_incrementally),
-                RequestHandler(apis.ELECT_LEADERS, ElectionRequests(self.catalogue, changes).elect),
-                RequestHandler(apis.ALTER_PARTITION_REASSIGNMENTS, reassignments.alter),
-                RequestHandler(apis.LIST_PARTITION_REASSIGNMENTS, reassignments.list),
-                RequestHandler(apis.DRAIN_BROKER, DrainRequests(self.catalogue, self.registry).drain),
+                RequestHandler(apis.ELECT_LEADERS, partitions.elect_leaders),
+                RequestHandler(apis.ALTER_PARTITION_REASSIGNMENTS, partitions.alter_reassignments),
+                RequestHandler(apis.LIST_PARTITION_REASSIGNMENTS, partitions.list_reassignments),
+                RequestHandler(apis.DRAIN_BROKER, partitions.drain),
                 RequestHandler(apis.DESCRIBE_CLUSTER, metadata.describe_cluster),
                 RequestHandler(apis.DESCRIBE_QUORUM, metadata.describe_quorum),
                 RequestHandler(apis.UPDATE_FEATURES, update_features),

@@ -35,7 +35,7 @@ class RequestContext:
     promises (a produce whose batch is checked in the disk threads) holds the connection and releases it afterwards.
     """
 
-    __slots__ = ("_close", "_close_callbacks", "_hold", "client_host", "client_id", "listener", "version")
+    __slots__ = ("_close_callbacks", "_hold", "client_host", "client_id", "close_connection", "listener", "version")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class RequestContext:
         client_host: str,
         listener: str,
         hold: Callable[[bool], None],
-        close: Callable[[], None],
+        close_connection: Callable[[], None],
         close_callbacks: dict[object, Callable[[], None]] | None = None,
     ) -> None:
         self.version = version
@@ -52,7 +52,8 @@ class RequestContext:
         self.client_host = client_host
         self.listener = listener
         self._hold = hold
-        self._close = close
+        self.close_connection = close_connection
+        """The only way to report an error to a client that expects no response (acks=0)."""
         self._close_callbacks = close_callbacks
 
     def hold(self) -> None:
@@ -61,10 +62,6 @@ class RequestContext:
 
     def release(self) -> None:
         self._hold(False)
-
-    def close_connection(self) -> None:
-        """Close the connection: the only way to report an error to a client that expects no response (acks=0)."""
-        self._close()
 
     def when_closed(self, key: object, callback: Callable[[], None]) -> None:
         """Register a callback for the end of the connection; a later one with the same key replaces it."""

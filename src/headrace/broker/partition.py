@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.broker.fetch.partition_watchers import PartitionWatcher, PartitionWatchers
 from headrace.broker.produce.commit_waits import CommitWaits
@@ -35,24 +36,14 @@ from headrace.model.errors import (
     StorageFailure,
     UnknownTopicOrPartition,
 )
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
 from headrace.storage.segments.scan import ReplayedBatch
-from headrace.wire.batches.batch import (
-    BatchHeader,
-    Marker,
-    build_marker,
-    parse_header,
-    set_log_append_time,
-)
-
-if TYPE_CHECKING:
-    from headrace.broker.topic import TopicCounts
-
+from headrace.wire.batches.batch import BatchHeader, Marker, build_marker, parse_header, set_log_append_time
 
 FLUSH_MS_NEVER = 2**63 - 1
 _NO_BYTE_LIMIT = 1 << 40  # more than min_bytes of any fetch
@@ -64,6 +55,36 @@ class AppendResult(NamedTuple):
     base_offset: int
     end_offset: int
     log_append_time_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class TopicCounts:
+    """The counters of a topic, which its partitions share: plain numbers on the hot path, which are converted to
+    metrics on a scrape."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    records_in: int = 0
+    duplicates: int = 0  # messages dropped because of their dedup id
+    produces: int = 0
+    fetches: int = 0
+    failed_produces: int = 0
+    failed_fetches: int = 0
+    in_sync_lost: int = 0  # out-of-sync replicas of partitions that this broker leads
+    in_sync_gained: int = 0
+
+    def produced(self, size_bytes: int, record_count: int) -> None:
+        self.produces += 1
+        self.bytes_in += size_bytes
+        self.records_in += record_count
+
+    def in_sync_changed(self, before: Nodes, after: Nodes) -> None:
+        self.in_sync_lost += len(set(before).difference(after))
+        self.in_sync_gained += len(set(after).difference(before))
+
+    def fetched(self, size_bytes: int) -> None:
+        self.fetches += 1
+        self.bytes_out += size_bytes
 
 
 class Partition:
@@ -132,6 +153,9 @@ class Partition:
         log.compactable_offset = lambda: self.last_stable_offset
         log.committed_offset = lambda: self.high_watermark
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
     # Leader and follower roles
 
     def lead(self, node_id: int, record: PartitionRecord, now: float) -> None:
@@ -196,9 +220,7 @@ class Partition:
         """Raise `OffsetNotAvailable` unless the log is committed past `offset`. A new leader learns the high watermark
         from its followers: until then a message at or above it may exist, and must not be reported as missing."""
         if offset >= self.high_watermark:
-            raise OffsetNotAvailable(
-                f"{self.topic}-{self.index} is not known to be committed up to offset {offset}; retry"
-            )
+            raise OffsetNotAvailable(f"{self} is not known to be committed up to offset {offset}; retry")
 
     def record_follower_fetch(
         self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, now: float
@@ -266,15 +288,11 @@ class Partition:
             self.on_marker(producer_id, is_commit)
         return self._appended(offset, header, -1)
 
-    def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the partition already has a marker of the producer with this epoch or a later one."""
-        return self.state.producers.has_marker(producer_id, producer_epoch)
-
     def ensure_min_isr(self) -> None:
         """Raise unless there are enough in-sync replicas to commit a batch with acks=all."""
-        if self.in_sync is not None and not self.in_sync.has_min_isr(self._enough(self.in_sync)):
+        if self.in_sync is not None and not self.in_sync.has_min_isr(self.config.min_insync_replicas):
             raise NotEnoughReplicas(
-                f"{self.topic}-{self.index} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
+                f"{self} has {len(self.in_sync.record.isr)} in-sync replicas, fewer than "
                 f"min.insync.replicas={self.config.min_insync_replicas}"
             )
 
@@ -333,8 +351,8 @@ class Partition:
 
     def _gone_error(self) -> HeadraceError:
         if self.is_retired:
-            return UnknownTopicOrPartition(f"this broker no longer has a replica of {self.topic}-{self.index}")
-        return NotLeader(f"this broker is not the leader of {self.topic}-{self.index}; refresh the metadata")
+            return UnknownTopicOrPartition(f"this broker no longer has a replica of {self}")
+        return NotLeader(f"this broker is not the leader of {self}; refresh the metadata")
 
     def _ensure_waitable(self) -> None:
         if self.log.failed is not None:
@@ -372,15 +390,12 @@ class Partition:
         """The log end that counts as durable on this replica."""
         return self.log.end_offset if self.config.flush_messages > 1 else self.log.flushed_offset
 
-    def _enough(self, in_sync: IsrState) -> int:
-        return min(self.config.min_insync_replicas, len(in_sync.record.replicas))
-
     def move(self) -> None:
         """Advance the high watermark as far as the in-sync replicas allow."""
         in_sync = self.in_sync
         if in_sync is None or self.log.quarantined is not None:
             return
-        offset = in_sync.high_watermark(self._durable_offset(), self.high_watermark, self._enough(in_sync))
+        offset = in_sync.high_watermark(self._durable_offset(), self.high_watermark, self.config.min_insync_replicas)
         assert self.high_watermark <= offset <= self.log.end_offset
         if offset > self.high_watermark:
             self._advance(offset)
@@ -412,7 +427,7 @@ class Partition:
             self._follow()
 
     def _on_failed(self, log: Log) -> None:
-        self._end_waits(log.failed or StorageFailure(f"the log of {self.topic}-{self.index} is out of service"))
+        self._end_waits(log.failed or StorageFailure(f"the log of {self} is out of service"))
 
     def _end_waits(self, error: HeadraceError) -> None:
         self._commit_waits.end(error)

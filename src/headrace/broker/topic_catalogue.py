@@ -16,6 +16,7 @@ from headrace.broker.cluster.cluster_metadata import MIRRORED_KEYS, ClusterMetad
 from headrace.broker.controller.colocated_topics import ColocatedTopics
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
+from headrace.machines.controller.leadership import new_partition
 from headrace.machines.controller.placement import place_replicas
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import (
@@ -28,16 +29,14 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import COLOCATED_PREFIXES, check_topic_name
-from headrace.model.registry_records import NO_EPOCH, NO_LEADER, BrokerRecord, Nodes, PartitionRecord
+from headrace.model.registry_records import BrokerRecord, Nodes, PartitionRecord, TopicRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import BadVersion, NoKey, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, partition_key, topic_key
+from headrace.registry.topics import TopicRecords, decode_topic, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
-
-__all__ = ["Catalogue", "Topic"]
 
 PARTITIONS_MAX = 100_000  # per topic, so that a typing error does not fill the disk with folders
 
@@ -49,9 +48,9 @@ class Catalogue(ClusterMetadata):
         self.on_leadership_gained: list[Callable[[Partition], None]] = []
         """Called when this broker becomes the leader of a partition."""
         self.on_leadership_lost: list[Callable[[Partition], None]] = []
-        self.settled: Callable[[UUID], Awaitable[None]] = _settled_at_once
+        self.settled: Callable[[UUID], Awaitable[None]] = _at_once
         """Waits until the local replicas match the records; raises the error that prevents it."""
-        self.wait_for_leaders: Callable[[Topic], Awaitable[None]] = _led_at_once
+        self.wait_for_leaders: Callable[[Topic], Awaitable[None]] = _at_once
         """Waits until the leaders of a new topic accept writes."""
         self._records = TopicRecords(registry)
         self.colocated_topics = ColocatedTopics(self, self.mirror, self._records, clock, entropy)
@@ -124,7 +123,7 @@ class Catalogue(ClusterMetadata):
             if any(self.find(prefix + name) for prefix in COLOCATED_PREFIXES):
                 await self.colocated_topics.remove(name)  # left over from a deleted topic of this name
             await self._create_record(record, places, dead_letters_of)
-            await self._read_changes(topic.id, range(partitions), name)
+            await self.colocated_topics.read_changes(name, topic.id, range(partitions))
             try:
                 await self.settled(record.id)
             except HeadraceError:
@@ -172,7 +171,7 @@ class Catalogue(ClusterMetadata):
             if dry_run:
                 return
             await self._records.add_partitions(name, topic.id, total, places)
-            await self._read_changes(topic.id, range(count, total), name)
+            await self.colocated_topics.read_changes(name, topic.id, range(count, total))
             grown = [topic, *await self.colocated_topics.grow(topic)]
             for one in grown:
                 await self.settled(one.id)
@@ -213,10 +212,6 @@ class Catalogue(ClusterMetadata):
             for other, topic in self._by_name.items():
                 if other.replace(".", "_") == alike and not topic.is_colocated:
                     raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
-
-    async def _read_changes(self, topic_id: UUID, indexes: range, name: str) -> None:
-        """Update the mirror with a change of this broker, without waiting for the watch."""
-        await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
     async def _create_record(
         self, record: TopicRecord, records: Sequence[PartitionRecord], dead_letters_of: Topic | None
@@ -265,23 +260,8 @@ class Catalogue(ClusterMetadata):
         return place_replicas(partitions, replication, self.usable_brokers(), load, leaders)
 
     def _places(self, assignment: Sequence[Nodes]) -> list[PartitionRecord]:
-        """Build the records of new partitions, of which all live replicas are in sync, because they are empty."""
-        return [self._new_record(tuple(replicas)) for replicas in assignment]
-
-    def _new_record(self, replicas: Nodes) -> PartitionRecord:
-        up = tuple(node_id for node_id in replicas if node_id in self.nodes)
-        leader = self.nodes[up[0]] if up else None
-        return PartitionRecord(
-            replicas=replicas,
-            isr=up or replicas,
-            leader=leader.node_id if leader else NO_LEADER,
-            leader_broker_epoch=leader.epoch if leader else NO_EPOCH,
-        )
+        return [new_partition(tuple(replicas), self.nodes) for replicas in assignment]
 
 
-async def _settled_at_once(_topic_id: UUID) -> None:
-    return
-
-
-async def _led_at_once(_topic: Topic) -> None:
+async def _at_once(_changed: object) -> None:
     return

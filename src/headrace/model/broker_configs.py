@@ -3,9 +3,9 @@
 In TOML the table is `[broker]`, and a name may be bare or quoted: `num.partitions = 8` and
 `"num.partitions" = 8` are equivalent (`flatten` turns the former into the latter).
 
-Broker configs also provide the defaults of topic configs: `log.retention.ms` is the default of a topic's
-`retention.ms`. They are derived from the topic settings rather than declared here. They and the settings in
-`_DYNAMIC` can be changed while the broker runs; all other settings are read at startup.
+Broker configs also provide the defaults of topic and group configs: `log.retention.ms` is the default of a topic's
+`retention.ms`. They are derived from the topic and group settings rather than declared here. The defaults of topics and
+the settings in `_DYNAMIC` can be changed while the broker runs; all other settings are read at startup.
 
 Defaults that differ from Kafka's suit a single broker on a laptop: see docs/decisions/001-embedded-defaults.md.
 """
@@ -29,7 +29,6 @@ from headrace.model.configs import (
     alter,
     at_least,
     attribute_name,
-    between,
     boolean,
     double,
     each_of,
@@ -44,12 +43,11 @@ from headrace.model.configs import (
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
-from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
+from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.model.topic_configs import LONG_MAX, TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 DOUBLE_MAX = 1.7976931348623157e308
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +55,10 @@ class BrokerConfig:
     """The effective configuration of a broker as typed values. Names are Kafka's, with underscores for dots."""
 
     auto_create_topics_enable: bool = boolean(
-        True,
-        "Create a topic automatically when a client requests metadata for a topic that does not exist.",
+        True, "Create a topic automatically when a client requests metadata for a topic that does not exist."
     )
     auto_leader_rebalance_enable: bool = boolean(
-        True,
-        "Elect the preferred leader (the first replica) of a partition again when it is back in sync.",
+        True, "Elect the preferred leader (the first replica) of a partition again when it is back in sync."
     )
     connections_max_idle_ms: int = long(
         600_000,
@@ -74,15 +70,8 @@ class BrokerConfig:
         "The replication factor of a topic that is created without one, limited by the number of brokers.",
         check=at_least(1),
     )
-    delete_topic_enable: bool = boolean(
-        True,
-        "Allow clients to delete topics.",
-    )
-    fetch_max_bytes: int = integer(
-        57_671_680,
-        "The maximum number of bytes in a fetch response.",
-        check=at_least(1024),
-    )
+    delete_topic_enable: bool = boolean(True, "Allow clients to delete topics.")
+    fetch_max_bytes: int = integer(57_671_680, "The maximum number of bytes in a fetch response.", check=at_least(1024))
     follower_replication_throttled_rate: int = long(
         LONG_MAX,
         "The maximum number of bytes per second that this broker fetches for replicas that are out of sync.",
@@ -93,25 +82,14 @@ class BrokerConfig:
         "The server-side assignors that members of consumer groups may choose. The first one is the default.",
         check=lambda value: each_of("uniform", "range")(value) if value else "List must not be empty",
     )
-    group_consumer_heartbeat_interval_ms: int = integer(
-        5000,
-        "The heartbeat interval of the members of consumer groups.",
-        check=at_least(1),
-    )
     group_consumer_max_heartbeat_interval_ms: int = integer(
-        15_000,
-        "The maximum heartbeat interval of the members of consumer groups.",
-        check=at_least(1),
+        15_000, "The maximum heartbeat interval of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_max_session_timeout_ms: int = integer(
-        60_000,
-        "The maximum session timeout of the members of consumer groups.",
-        check=at_least(1),
+        60_000, "The maximum session timeout of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_max_size: int = integer(
-        INT_MAX,
-        "The maximum number of members in a consumer group.",
-        check=at_least(1),
+        INT_MAX, "The maximum number of members in a consumer group.", check=at_least(1)
     )
     group_consumer_migration_policy: str = text(
         "bidirectional",
@@ -122,19 +100,10 @@ class BrokerConfig:
         check=one_of_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
-        5000,
-        "The minimum heartbeat interval of the members of consumer groups.",
-        check=at_least(1),
+        5000, "The minimum heartbeat interval of the members of consumer groups.", check=at_least(1)
     )
     group_consumer_min_session_timeout_ms: int = integer(
-        45_000,
-        "The minimum session timeout of the members of consumer groups.",
-        check=at_least(1),
-    )
-    group_consumer_session_timeout_ms: int = integer(
-        45_000,
-        "Remove a member of a consumer group that has sent no heartbeat for this many milliseconds.",
-        check=at_least(1),
+        45_000, "The minimum session timeout of the members of consumer groups.", check=at_least(1)
     )
     group_initial_rebalance_delay_ms: int = integer(
         0,
@@ -143,51 +112,14 @@ class BrokerConfig:
         check=at_least(0),
     )
     group_max_session_timeout_ms: int = integer(
-        1_800_000,
-        "The maximum session timeout of the members of classic groups.",
-        check=at_least(1),
+        1_800_000, "The maximum session timeout of the members of classic groups.", check=at_least(1)
     )
-    group_max_size: int = integer(
-        INT_MAX,
-        "The maximum number of members in a classic group.",
-        check=at_least(1),
-    )
+    group_max_size: int = integer(INT_MAX, "The maximum number of members in a classic group.", check=at_least(1))
     group_min_session_timeout_ms: int = integer(
-        6000,
-        "The minimum session timeout of the members of classic groups.",
-        check=at_least(1),
-    )
-    group_share_delivery_count_limit: int = integer(
-        5,
-        "The maximum number of delivery attempts. A message that fails the last one becomes a dead letter.",
-        check=between(1, 1000),
-    )
-    group_share_heartbeat_interval_ms: int = integer(
-        5000,
-        "The heartbeat interval of the members of share groups.",
-        check=at_least(100),
-    )
-    group_share_partition_max_record_locks: int = integer(
-        0,
-        "The maximum number of messages of a partition that are leased at the same time. 0: no limit. Kafka's default "
-        "is 2000.",
-        check=at_least(0),
-    )
-    group_share_record_lock_duration_ms: int = integer(
-        30_000,
-        "The visibility timeout: a lease that is not extended expires after this many milliseconds.",
-        check=between(100, 12 * HOUR_MS),
-    )
-    group_share_session_timeout_ms: int = integer(
-        45_000,
-        "Remove a member of a share group that has sent no heartbeat for this many milliseconds, and release its "
-        "leases.",
-        check=at_least(100),
+        6000, "The minimum session timeout of the members of classic groups.", check=at_least(1)
     )
     leader_imbalance_check_interval_seconds: int = long(
-        30,
-        "How often the controller checks whether to elect preferred leaders.",
-        check=at_least(1),
+        30, "How often the controller checks whether to elect preferred leaders.", check=at_least(1)
     )
     leader_replication_throttled_rate: int = long(
         LONG_MAX,
@@ -195,63 +127,40 @@ class BrokerConfig:
         check=at_least(1),
     )
     log_cleaner_backoff_ms: int = long(
-        15_000,
-        "How long the log cleaner sleeps when no log needs compaction.",
-        check=at_least(1),
+        15_000, "How long the log cleaner sleeps when no log needs compaction.", check=at_least(1)
     )
     log_cleaner_dedupe_buffer_size: int = long(
         134_217_728,
         "The memory that the log cleaner uses to deduplicate keys, about 36 bytes per key.",
         check=at_least(1_048_576),
     )
-    log_cleaner_enable: bool = boolean(
-        True,
-        "Run the log cleaner, which compacts topics with cleanup.policy=compact.",
-    )
+    log_cleaner_enable: bool = boolean(True, "Run the log cleaner, which compacts topics with cleanup.policy=compact.")
     log_cleaner_io_max_bytes_per_second: float = double(
         DOUBLE_MAX,
         "The maximum number of bytes per second that the log cleaner reads and writes.",
         check=at_least(1024),
     )
     log_retention_check_interval_ms: int = long(
-        300_000,
-        "How often the broker checks for log segments that are eligible for deletion.",
-        check=at_least(1),
+        300_000, "How often the broker checks for log segments that are eligible for deletion.", check=at_least(1)
     )
-    max_connections: int = integer(
-        INT_MAX,
-        "The maximum number of open connections.",
-        check=at_least(1),
-    )
+    max_connections: int = integer(INT_MAX, "The maximum number of open connections.", check=at_least(1))
     max_connections_per_ip: int = integer(
-        INT_MAX,
-        "The maximum number of open connections from one IP address.",
-        check=at_least(1),
+        INT_MAX, "The maximum number of open connections from one IP address.", check=at_least(1)
     )
     max_incremental_fetch_session_cache_slots: int = integer(
-        1000,
-        "The maximum number of incremental fetch sessions that the broker maintains.",
-        check=at_least(0),
+        1000, "The maximum number of incremental fetch sessions that the broker maintains.", check=at_least(0)
     )
     num_partitions: int = integer(
-        4,
-        "The number of partitions of a topic that is created without a partition count.",
-        check=at_least(1),
+        4, "The number of partitions of a topic that is created without a partition count.", check=at_least(1)
     )
     offset_metadata_max_bytes: int = integer(
-        4096,
-        "The maximum size of the metadata string of a committed offset.",
-        check=at_least(0),
+        4096, "The maximum size of the metadata string of a committed offset.", check=at_least(0)
     )
     offsets_retention_check_interval_ms: int = long(
-        600_000,
-        "How often the broker checks for expired committed offsets.",
-        check=at_least(1),
+        600_000, "How often the broker checks for expired committed offsets.", check=at_least(1)
     )
     offsets_retention_minutes: int = integer(
-        10_080,
-        "How long committed offsets are kept after their group has become empty.",
-        check=at_least(1),
+        10_080, "How long committed offsets are kept after their group has become empty.", check=at_least(1)
     )
     offsets_topic_num_partitions: int = integer(
         8,
@@ -265,9 +174,7 @@ class BrokerConfig:
         check=at_least(1),
     )
     offsets_topic_segment_bytes: int = integer(
-        104_857_600,
-        "The segment size of __consumer_offsets.",
-        check=at_least(1),
+        104_857_600, "The segment size of __consumer_offsets.", check=at_least(1)
     )
     producer_id_expiration_ms: int = integer(
         86_400_000,
@@ -281,19 +188,13 @@ class BrokerConfig:
         check=at_least(1),
     )
     replica_fetch_max_bytes: int = integer(
-        1_048_576,
-        "The maximum number of bytes per partition in a follower fetch.",
-        check=at_least(0),
+        1_048_576, "The maximum number of bytes per partition in a follower fetch.", check=at_least(0)
     )
     replica_fetch_response_max_bytes: int = integer(
-        10_485_760,
-        "The maximum number of bytes in a follower fetch.",
-        check=at_least(0),
+        10_485_760, "The maximum number of bytes in a follower fetch.", check=at_least(0)
     )
     replica_fetch_wait_max_ms: int = integer(
-        500,
-        "The maximum time that a follower fetch waits at the leader for new records.",
-        check=at_least(1),
+        500, "The maximum time that a follower fetch waits at the leader for new records.", check=at_least(1)
     )
     replica_lag_time_max_ms: int = long(
         10_000,
@@ -307,14 +208,10 @@ class BrokerConfig:
         check=at_least(1),
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
-        10_000,
-        "How often the broker aborts transactions that have timed out.",
-        check=at_least(1),
+        10_000, "How often the broker aborts transactions that have timed out.", check=at_least(1)
     )
     transaction_max_timeout_ms: int = integer(
-        900_000,
-        "The maximum transaction timeout that a producer may request.",
-        check=at_least(1),
+        900_000, "The maximum transaction timeout that a producer may request.", check=at_least(1)
     )
     transaction_state_log_num_partitions: int = integer(
         8,
@@ -328,9 +225,7 @@ class BrokerConfig:
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = integer(
-        104_857_600,
-        "The segment size of __transaction_state.",
-        check=at_least(1),
+        104_857_600, "The segment size of __transaction_state.", check=at_least(1)
     )
     transactional_id_expiration_ms: int = integer(
         604_800_000,
@@ -338,6 +233,7 @@ class BrokerConfig:
         check=at_least(1),
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    subscription_defaults: SubscriptionConfig = field(default_factory=SubscriptionConfig)
     without_effect: tuple[str, ...] = ()
     """Kafka configs that were given at startup and have no effect in Headrace."""
     static: Mapping[str, str] = field(default_factory=dict)
@@ -349,20 +245,34 @@ class BrokerConfig:
         dynamic = dict(dynamic or {})
         without_effect = tuple(sorted(WITHOUT_EFFECT & static.keys()))
         static = {name: value for name, value in static.items() if name not in WITHOUT_EFFECT}
-        _check_replaced(static)
+        if replaced := [f"{name} cannot be set here: {advice}" for name in static if (advice := replacement_of(name))]:
+            raise InvalidConfig("; ".join(replaced))
         values = {
             **parse_all(BROKER_SETTINGS, static, "broker"),
             **parse_all(BROKER_SETTINGS, dynamic, "broker"),
         }
-        own: dict[str, Any] = {attribute_name(name): value for name, value in values.items() if name in _OWN_SETTINGS}
+        own: dict[str, Any] = {attribute_name(name): value for name, value in values.items() if name in _DECLARED}
+        group: dict[str, Any] = {
+            attribute_name(name): values[setting.name]
+            for name, setting in _GROUP_DEFAULTS.items()
+            if setting.name in values
+        }
         topic_defaults = _topic_defaults({name: values[name] for name in layer} for layer in (static, dynamic))
+        subscription_defaults = SubscriptionConfig(**group)
         config = cls(
-            **own, topic_defaults=topic_defaults, without_effect=without_effect, static=static, dynamic=dynamic
+            **own,
+            topic_defaults=topic_defaults,
+            subscription_defaults=subscription_defaults,
+            without_effect=without_effect,
+            static=static,
+            dynamic=dynamic,
         )
         if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
             raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
         config.check_consumer_timing(
-            "group.consumer.", config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+            "group.consumer.",
+            subscription_defaults.consumer_session_timeout_ms,
+            subscription_defaults.consumer_heartbeat_interval_ms,
         )
         if config.queued_max_request_bytes < config.socket_request_max_bytes:
             raise InvalidConfig(
@@ -393,14 +303,8 @@ class BrokerConfig:
     def describe(self) -> list[ConfigEntry]:
         """List every broker setting, sorted by name."""
         entries = [
-            describe_setting(
-                replace(setting, broker_names=(BrokerConfigName(name),)), BrokerConfigName(name), [], self.layers
-            )
-            for name, setting in _OWN_SETTINGS.items()
-        ]
-        entries += [
             describe_setting(setting, shown_as, [], self.layers)
-            for setting in TOPIC_SETTINGS.values()
+            for setting in (*_OWN_SETTINGS.values(), *TOPIC_SETTINGS.values())
             for shown_as in setting.broker_names
         ]
         return sorted(entries, key=lambda entry: entry.name)
@@ -437,12 +341,6 @@ def flatten(table: Mapping[str, object]) -> dict[str, str]:
     return flat
 
 
-def _check_replaced(given: Mapping[str, str]) -> None:
-    replaced = [f"{name} cannot be set here: {advice}" for name in given if (advice := replacement_of(name))]
-    if replaced:
-        raise InvalidConfig("; ".join(replaced))
-
-
 def _topic_defaults(layers: Iterable[Mapping[str, Value]]) -> TopicConfig:
     """Derive topic defaults from broker settings, weakest layer first; within a layer the finest unit wins."""
     defaults: dict[str, Any] = {}
@@ -472,8 +370,18 @@ _DYNAMIC = {  # read on each use, so that a change takes effect at once
     "max.connections",
     "max.connections.per.ip",
 }
+_GROUP_DEFAULTS = {
+    name: replace(setting, name=setting.broker_names[0].name)
+    for name, setting in SUBSCRIPTION_SETTINGS.items()
+    if setting.broker_names
+}
+"""The broker settings that are the defaults of group configs, by the names of the latter."""
+_DECLARED = settings_of(BrokerConfig)
 _OWN_SETTINGS: dict[str, Setting] = {
-    name: replace(setting, read_only=name not in _DYNAMIC) for name, setting in settings_of(BrokerConfig).items()
+    setting.name: replace(
+        setting, broker_names=(BrokerConfigName(setting.name),), read_only=setting.name not in _DYNAMIC
+    )
+    for setting in (*_DECLARED.values(), *_GROUP_DEFAULTS.values())
 }
 BROKER_SETTINGS: dict[str, Setting] = {
     **_OWN_SETTINGS,

@@ -14,13 +14,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from headrace.model.errors import InvalidConfig, InvalidRequest
 
-T = TypeVar("T")
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
 Value = bool | int | float | str | tuple[str, ...]
 Check = Callable[[Any], str | None]
 """Returns what is wrong with a value, or None."""
@@ -32,11 +35,9 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
-    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
-    CLASS = 8
     PASSWORD = 9
 
 
@@ -45,7 +46,6 @@ class ConfigSource(IntEnum):
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_GROUP_CONFIG = 8
@@ -125,10 +125,6 @@ class ConfigEntry(msgspec.Struct, frozen=True):
     @property
     def is_secret(self) -> bool:
         return self.type is ConfigType.PASSWORD
-
-    @property
-    def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT_CONFIG
 
 
 class ConfigChange(msgspec.Struct, frozen=True):
@@ -212,36 +208,20 @@ def value_text(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
+def _declare(type_: ConfigType, default: Any, doc: str, **more: Any) -> Any:
+    setting = {"type": type_, "default": default, "doc": doc, **more}
+    return field(default=default, repr=type_ is not ConfigType.PASSWORD, metadata={"setting": setting})
+
+
 # Field declarations. Their return types are those of the attributes, so that mypy checks the annotations.
-
-
-def boolean(default: bool, doc: str, **more: Any) -> bool:
-    return _declare(ConfigType.BOOLEAN, default, doc, more)
-
-
-def text(default: str, doc: str, **more: Any) -> str:
-    return _declare(ConfigType.STRING, default, doc, more)
-
-
-def secret(doc: str, **more: Any) -> str:
-    """Text that is never displayed; empty by default."""
-    return _declare(ConfigType.PASSWORD, "", doc, more)
-
-
-def integer(default: int, doc: str, **more: Any) -> int:
-    return _declare(ConfigType.INT, default, doc, more)
-
-
-def long(default: int, doc: str, **more: Any) -> int:
-    return _declare(ConfigType.LONG, default, doc, more)
-
-
-def double(default: float, doc: str, **more: Any) -> float:
-    return _declare(ConfigType.DOUBLE, default, doc, more)
-
-
-def string_list(default: tuple[str, ...], doc: str, **more: Any) -> tuple[str, ...]:
-    return _declare(ConfigType.LIST, default, doc, more)
+boolean: Callable[..., bool] = partial(_declare, ConfigType.BOOLEAN)
+text: Callable[..., str] = partial(_declare, ConfigType.STRING)
+integer: Callable[..., int] = partial(_declare, ConfigType.INT)
+long: Callable[..., int] = partial(_declare, ConfigType.LONG)
+double: Callable[..., float] = partial(_declare, ConfigType.DOUBLE)
+string_list: Callable[..., tuple[str, ...]] = partial(_declare, ConfigType.LIST)
+secret: Callable[..., str] = partial(_declare, ConfigType.PASSWORD, "")
+"""Text that is never displayed; empty by default."""
 
 
 def settings_of(config_class: type[Any]) -> dict[str, Setting]:
@@ -255,13 +235,7 @@ def settings_of(config_class: type[Any]) -> dict[str, Setting]:
 
 
 def attribute_name(name: str) -> str:
-    """Return the attribute name of a setting."""
     return name.replace(".", "_")
-
-
-def _declare(type_: ConfigType, default: T, doc: str, more: dict[str, Any]) -> T:
-    setting = {"type": type_, "default": default, "doc": doc, **more}
-    return field(default=default, repr=type_ is not ConfigType.PASSWORD, metadata={"setting": setting})
 
 
 # Checks.
@@ -341,10 +315,8 @@ _PARSERS: dict[ConfigType, Callable[[str], Value]] = {
     ConfigType.BOOLEAN: _read_boolean,
     ConfigType.STRING: str,
     ConfigType.INT: _read_number(ConfigType.INT, 32),
-    ConfigType.SHORT: _read_number(ConfigType.SHORT, 16),
     ConfigType.LONG: _read_number(ConfigType.LONG, 64),
     ConfigType.DOUBLE: _read_double,
     ConfigType.LIST: _read_list,
-    ConfigType.CLASS: str,
     ConfigType.PASSWORD: str,
 }

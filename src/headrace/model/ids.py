@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import uuid
 from typing import NamedTuple
 
@@ -20,17 +19,6 @@ ZERO_ID = uuid.UUID(int=0)
 
 def id_to_text(value: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
-
-
-def id_from_text(text: str) -> uuid.UUID:
-    """Raise `InvalidRequest` for text that `id_to_text` does not produce."""
-    try:
-        raw = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raw = b""
-    if len(raw) != 16 or len(text) != 22:
-        raise InvalidRequest(f"'{text}' is not an id; expected 22 characters of URL-safe base64")
-    return uuid.UUID(bytes=raw)
 
 
 _PARTITION_MAX = 2**31 - 1

@@ -79,22 +79,13 @@ WITHOUT_EFFECT: Final = frozenset(_NAMES.split())
 _SECURITY: Final = "the Kafka listener has no TLS and no authentication in this release; remove it (see docs/access.md)"
 _LISTENERS: Final = "set the address with --kafka HOST:PORT"
 _ELSEWHERE: Final = {
-    "advertised.listeners": _LISTENERS,
-    "controller.listener.names": _LISTENERS,
-    "early.start.listeners": _LISTENERS,
-    "inter.broker.listener.name": _LISTENERS,
-    "listener.security.protocol.map": _LISTENERS,
-    "listeners": _LISTENERS,
-    "broker.id": "set the node id with --node-id",
-    "node.id": "set the node id with --node-id",
+    **dict.fromkeys(("advertised.listeners", "controller.listener.names", "early.start.listeners"), _LISTENERS),
+    **dict.fromkeys(("inter.broker.listener.name", "listener.security.protocol.map", "listeners"), _LISTENERS),
+    **dict.fromkeys(("broker.id", "node.id"), "set the node id with --node-id"),
     "broker.rack": "set the rack with --rack",
-    "log.dir": "set the data folder with --data",
-    "log.dirs": "set the data folder with --data",
-    "metadata.log.dir": "set the data folder with --data",
+    **dict.fromkeys(("log.dir", "log.dirs", "metadata.log.dir"), "set the data folder with --data"),
     "config.providers": "write the values directly",
-    "authorizer.class.name": _SECURITY,
-    "connections.max.reauth.ms": _SECURITY,
-    "super.users": _SECURITY,
+    **dict.fromkeys(("authorizer.class.name", "connections.max.reauth.ms", "super.users"), _SECURITY),
     "allow.everyone.if.no.acl.found": _SECURITY,
 }
 _SECURITY_PREFIXES: Final = (

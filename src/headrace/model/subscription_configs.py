@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.configs import (
+    DAY_MS,
+    HOUR_MS,
     BrokerConfigName,
     Setting,
     at_least,
@@ -33,8 +35,6 @@ from headrace.model.configs import (
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 CLASSES = 10
 """Priorities 0 (lowest) to 9."""
 
@@ -137,7 +137,8 @@ class SubscriptionConfig:
     )
     share_partition_max_record_locks: int = integer(
         0,
-        "The maximum number of messages of a partition that are leased at the same time. 0: no limit.",
+        "The maximum number of messages of a partition that are leased at the same time. 0: no limit. Kafka's default "
+        "is 2000.",
         check=at_least(0),
         broker_names=(BrokerConfigName("group.share.partition.max.record.locks"),),
     )

@@ -45,9 +45,8 @@ class Scope(msgspec.Struct, frozen=True):
         """Whether this scope permits `verb` on the topic, or on something that belongs to no topic if it is None."""
         if topic is not None and is_internal(topic):
             verb = MANAGE
-        return self.verb in (verb, MANAGE) and self._covers(topic)
-
-    def _covers(self, topic: str | None) -> bool:
+        if self.verb not in (verb, MANAGE):
+            return False
         if topic is None:
             return self.pattern == "*"
         if self.pattern.endswith("*"):

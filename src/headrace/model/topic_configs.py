@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.configs import (
+    DAY_MS,
+    HOUR_MS,
     BrokerConfigName,
     ConfigChange,
     ConfigEntry,
@@ -38,8 +40,6 @@ from headrace.model.configs import (
 )
 from headrace.model.errors import InvalidConfig
 
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 LONG_MAX = 2**63 - 1
 
 Layers = Sequence[tuple[ConfigSource, Mapping[str, str]]]

@@ -11,18 +11,7 @@
 from __future__ import annotations
 
 from headrace.model.ids import id_to_text
-from headrace.model.registry_records import BrokerRecord, ControllerRecord
-from headrace.registry.interface import (
-    Create,
-    Delete,
-    KeyExists,
-    NoKey,
-    Registry,
-    RegistryDamaged,
-    RegistryEntry,
-    Set,
-    decode_json,
-)
+from headrace.registry.interface import Create, Delete, KeyExists, NoKey, Registry, RegistryDamaged, RegistryEntry, Set
 from headrace.runtime.entropy import Entropy
 
 CLUSTER_ID_KEY = "/cluster/id"
@@ -43,14 +32,6 @@ def drained_key(node_id: int) -> str:
 
 def epoch_key(node_id: int) -> str:
     return f"{BROKERS_KEY}/{node_id}/epoch"
-
-
-def decode_broker(entry: RegistryEntry) -> BrokerRecord:
-    return decode_json(entry, BrokerRecord)
-
-
-def decode_controller(entry: RegistryEntry) -> ControllerRecord:
-    return decode_json(entry, ControllerRecord)
 
 
 def decode_number(entry: RegistryEntry | None) -> int:

@@ -24,12 +24,12 @@ from headrace.registry.interface import (
     Delete,
     KeyExists,
     NoKey,
-    OutcomeUnknown,
     Registry,
     RegistryEntry,
     RegistryOperation,
     Set,
     decode_json,
+    remove_beneath,
 )
 
 CONFIGS_KEY = "/configs"
@@ -89,15 +89,8 @@ def group_of_key(key: str) -> str:
 
 async def remove_subscription_configs(registry: Registry, topic_id: UUID) -> None:
     """Delete the overrides of all subscriptions of a deleted topic. Several brokers may do this concurrently."""
-    while True:
-        entries = await registry.entries(f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}")
-        if not entries:
-            return
-        for entry in entries:
-            try:
-                await registry.commit([Delete(entry.key, entry.version)])
-            except (BadVersion, NoKey, OutcomeUnknown):
-                break
+    # One key per commit: names of subscriptions may be long, and ZooKeeper limits the size of a commit.
+    await remove_beneath(registry, f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}", keys_per_commit=1)
 
 
 def subscription_config_key(topic_id: UUID, name: str) -> str:

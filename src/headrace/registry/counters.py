@@ -87,7 +87,6 @@ class ProducerIds:
         self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
-        """Allocate a producer id."""
         async with self._allocating:
             if not self._block:
                 at_least = 0 if self._floor is None else self._floor.value

@@ -52,10 +52,6 @@ class Registry(Protocol):
         """Return all entries beneath a key (not the key itself), sorted by key."""
         ...
 
-    async def children(self, key: str) -> Sequence[str]:
-        """Return the names directly beneath a key, sorted."""
-        ...
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         """Apply all operations in order, or none and raise a `RegistryConflict` that names the one that failed."""
         ...
@@ -69,8 +65,9 @@ class Registry(Protocol):
         """Remove the session's keys. Closing it again does nothing."""
         ...
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> Watch:
-        """Call `changed(key)` after every change of that key or of one beneath it."""
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
+        """Call `changed(key)` after every change of that key or of one beneath it. Return the function that ends this,
+        which may be called again."""
         ...
 
     async def close(self) -> None: ...
@@ -94,8 +91,18 @@ class SessionState(Enum):
     LOST = "lost"
 
 
-class Watch(Protocol):
-    def cancel(self) -> None: ...
+class HeldSession(msgspec.Struct, eq=False):
+    """The session of a registry object, as its holder knows it."""
+
+    session: Session
+    on_state: Callable[[SessionState], None] | None
+    state: SessionState = SessionState.HELD
+
+    def change(self, state: SessionState) -> None:
+        if self.state is not state and self.state is not SessionState.LOST:  # LOST is final
+            self.state = state
+            if self.on_state is not None:
+                self.on_state(state)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -189,6 +196,20 @@ def is_beneath(key: str, prefix: str) -> bool:
     return key.startswith(prefix + "/")
 
 
+async def remove_beneath(registry: Registry, prefix: str, *, keys_per_commit: int) -> None:
+    """Delete all keys beneath a key. Several brokers may do this concurrently."""
+    while deletions := [Delete(entry.key, entry.version) for entry in await registry.entries(prefix)]:
+        for begin in range(0, len(deletions), keys_per_commit):
+            try:
+                await registry.commit(deletions[begin : begin + keys_per_commit])
+            except (BadVersion, NoKey, OutcomeUnknown):
+                break
+
+
+def parent(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
 def decode_json(entry: RegistryEntry, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(entry.value, type=kind)
@@ -201,34 +222,23 @@ class RegisteredWatches:
 
     def __init__(self) -> None:
         # A dict, not a set: watches are called in the order in which they were added, in every run.
-        self._watches: dict[RegisteredWatch, None] = {}
+        self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
 
-    def add(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
-        watch = RegisteredWatch(prefix, changed, self)
-        self._watches[watch] = None
-        return watch
-
-    def forget(self, watch: RegisteredWatch) -> None:
-        self._watches.pop(watch, None)
+    def add(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
+        """Return the function that removes the watch."""
+        watch = object()
+        self._watches[watch] = prefix, changed
+        return lambda: self._watches.pop(watch, None)
 
     def tell(self, keys: Iterable[str]) -> None:
         for key in keys:
-            for watch in list(self._watches):
+            for watch, (prefix, changed) in list(self._watches.items()):
                 # An earlier watch may have cancelled this one.
-                if watch in self._watches and (key == watch.prefix or is_beneath(key, watch.prefix)):
-                    watch.changed(key)
+                if watch in self._watches and (key == prefix or is_beneath(key, prefix)):
+                    changed(key)
 
     def tell_all(self) -> None:
         """Call every watch with its prefix, because any key may have changed."""
-        for watch in list(self._watches):
+        for watch, (prefix, changed) in list(self._watches.items()):
             if watch in self._watches:
-                watch.changed(watch.prefix)
-
-
-class RegisteredWatch(msgspec.Struct, eq=False):
-    prefix: str
-    changed: Callable[[str], None]
-    watches: RegisteredWatches
-
-    def cancel(self) -> None:
-        self.watches.forget(self)
+                changed(prefix)

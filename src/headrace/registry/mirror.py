@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.model.errors import HeadraceError
-from headrace.registry.interface import Registry, RegistryEntry, is_beneath
+from headrace.registry.interface import Registry, RegistryEntry, is_beneath, parent
 
 log = logging.getLogger(__name__)
 
@@ -60,24 +60,24 @@ class RegistryMirror:
                 self._wake.set()
 
     def close(self) -> None:
-        for watch in self._watches:
-            watch.cancel()
+        for end_watch in self._watches:
+            end_watch()
 
     async def read(self, keys: Iterable[str]) -> None:
         """Read these keys (of a prefix, all keys beneath it) and report changes."""
         async with self._reading:
             keys = dict.fromkeys(keys)
-            parents = Counter(_parent(key) for key in keys)
+            parents = Counter(parent(key) for key in keys)
             read = set[str]()
             # In the order of the changes: a broker that learns of its leadership must already know earlier changes.
             for key in keys:
-                parent = _parent(key)
+                above = parent(key)
                 if key in self._prefixes:
                     self._apply_all(key, await self._registry.entries(key))
-                elif parents[parent] > MANY:
-                    if parent not in read:
-                        read.add(parent)
-                        self._apply_all(parent, await self._registry.entries(parent))
+                elif parents[above] > MANY:
+                    if above not in read:
+                        read.add(above)
+                        self._apply_all(above, await self._registry.entries(above))
                     continue
                 self._apply(key, await self._registry.get(key))
 
@@ -100,7 +100,3 @@ class RegistryMirror:
     def _on_watch(self, key: str) -> None:
         self._dirty[key] = None
         self._wake.set()
-
-
-def _parent(key: str) -> str:
-    return key.rpartition("/")[0]

@@ -31,7 +31,6 @@ from headrace.registry.interface import (
     KeyNotEmpty,
     NoKey,
     OutcomeUnknown,
-    RegisteredWatch,
     RegisteredWatches,
     RegistryConflict,
     RegistryDamaged,
@@ -121,7 +120,7 @@ def reopen_registry_file(path: str) -> sqlite3.Connection:
     connection = connect_registry_file(path)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        with SqliteTransaction(connection):
+        with sqlite_transaction(connection):
             connection.execute(f"PRAGMA user_version = {version}")  # writes a page even if the value is the same
     except BaseException:
         connection.close()
@@ -129,43 +128,35 @@ def reopen_registry_file(path: str) -> sqlite3.Connection:
     return connection
 
 
-class SqliteTransaction:
+@contextmanager
+def sqlite_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """BEGIN and COMMIT, or ROLLBACK after an exception. A failure of COMMIT raises `OutcomeUnknown`."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._roll_back()
-            return
-        try:
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                self._roll_back()
-            raise OutcomeUnknown(
-                f"The registry's commit failed, and may or may not have taken effect: {error}; check the disk"
-            ) from error
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        with suppress(sqlite3.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        raise OutcomeUnknown(
+            f"The registry's commit failed, and may or may not have taken effect: {error}; check the disk"
+        ) from error
 
 
-class SqliteErrors:
-    """Translates errors of SQLite."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, sqlite3.OperationalError):
-            raise RegistryUnavailable(f"The registry is not available: {error}") from error
-        if isinstance(error, sqlite3.DatabaseError):
-            raise RegistryDamaged(f"The registry is damaged: {error}; stop the broker and restore a copy") from error
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise RegistryUnavailable(f"The registry is not available: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise RegistryDamaged(f"The registry is damaged: {error}; stop the broker and restore a copy") from error
 
 
 def _damaged(path: str, reason: str) -> str:
@@ -217,16 +208,13 @@ class SqliteKeys:
 
     async def get(self, key: str) -> RegistryEntry | None:
         check_key(key)
-        rows = await self._select("WHERE key = ?", key)
+        rows = await self._blocking(lambda: self._query("WHERE key = ?", (key,)))
         return rows[0] if rows else None
 
     async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
         check_key(prefix)
-        return await self._select("WHERE key > ? AND key < ? ORDER BY key", *key_range_beneath(prefix))
-
-    async def children(self, key: str) -> Sequence[str]:
-        entries = await self.entries(key)
-        return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in entries})
+        where = "WHERE key > ? AND key < ? ORDER BY key"
+        return await self._blocking(lambda: self._query(where, key_range_beneath(prefix)))
 
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
@@ -237,12 +225,14 @@ class SqliteKeys:
             raise _session_lost()
         commit = _Commit(operations, self._session)
         self._waiting.append(commit)
-        await self._commit_and_wait(commit)
+        async with self._using_thread:
+            if not commit.done:
+                await self._run(self._commit_waiting)
         assert commit.done
         if commit.error:
             raise commit.error
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 
@@ -250,14 +240,6 @@ class SqliteKeys:
         """Run the work in a disk thread, after earlier work."""
         async with self._using_thread:
             return await self._run(work)
-
-    async def _select(self, where: str, *parameters: str) -> list[RegistryEntry]:
-        return await self._blocking(lambda: self._query(where, parameters))
-
-    async def _commit_and_wait(self, commit: _Commit) -> None:
-        async with self._using_thread:
-            if not commit.done:
-                await self._run(self._commit_waiting)
 
     # The methods below run in a disk thread.
 
@@ -275,7 +257,7 @@ class SqliteKeys:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Use the connection exclusively. After a failed COMMIT, replace it first."""
-        with self._using_connection, SqliteErrors():
+        with self._using_connection, translated_errors():
             if self._is_outcome_unknown:
                 self._connection.close()
                 self._connection = reopen_registry_file(self._path)
@@ -298,7 +280,7 @@ class SqliteKeys:
             commits, self._waiting = self._waiting, []
             changed: list[str] = []
             try:
-                with self._exclusive(), SqliteTransaction(self._connection):
+                with self._exclusive(), sqlite_transaction(self._connection):
                     for commit in commits:
                         self._apply(commit)
                     changed = [key for commit in commits if not commit.error for key in commit.changed]
@@ -352,7 +334,7 @@ class SqliteKeys:
                 execute("DELETE FROM entries WHERE key = ?", (key,))
 
     def _close(self) -> None:
-        with self._using_connection, SqliteErrors():
+        with self._using_connection, translated_errors():
             self._connection.close()
 
 
@@ -370,9 +352,7 @@ def _session_lost() -> SessionLost:
 class SqliteRegistry(SqliteKeys):
     """Implements `Registry`. Open it with `await SqliteRegistry.open(path, disk.run)`."""
 
-    def __init__(self, connection: sqlite3.Connection, run: RunBlocking) -> None:
-        super().__init__(connection, run)
-        self._sessions_opened = 0
+    _sessions_opened = 0
 
     @classmethod
     async def open(cls, path: str, run: RunBlocking) -> SqliteRegistry:
@@ -405,13 +385,13 @@ class SqliteRegistry(SqliteKeys):
     # The methods below run in a disk thread.
 
     def _end(self, session: Session) -> None:
-        with self._exclusive(), SqliteTransaction(self._connection):
+        with self._exclusive(), sqlite_transaction(self._connection):
             changed = delete_keys_of(self._connection, session.id)
         self._notify_changes(changed)
 
 
 def _open(path: str) -> sqlite3.Connection:
     connection = open_registry_file(path)
-    with SqliteErrors():
+    with translated_errors():
         connection.execute("DELETE FROM entries WHERE session IS NOT NULL")
     return connection

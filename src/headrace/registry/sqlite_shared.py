@@ -24,24 +24,29 @@ import mmap
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from struct import Struct
-from typing import NamedTuple, Protocol
-
-import msgspec
+from typing import NamedTuple
 
 from headrace.model.errors import HeadraceError
-from headrace.registry.interface import VALID_SHARE, RegistryUnavailable, Session, SessionState
+from headrace.registry.interface import (
+    VALID_SHARE,
+    HeldSession,
+    RegisteredWatches,
+    RegistryUnavailable,
+    Session,
+    SessionState,
+)
 from headrace.registry.sqlite import (
     BUSY_SECONDS,
     RunBlocking,
-    SqliteErrors,
     SqliteKeys,
-    SqliteTransaction,
     connect_registry_file,
     delete_keys_of,
     open_registry_file,
+    sqlite_transaction,
+    translated_errors,
 )
 from headrace.runtime.clock import Clock
 from headrace.runtime.permissions import FILE_MODE
@@ -102,7 +107,6 @@ def remove_session_file(registry: str, session: int) -> None:
 
 
 def session_files(registry: str) -> set[int]:
-    """Return the sessions that have a lock file."""
     folder, prefix = os.path.split(_prefix(registry))
     ends = (name.removeprefix(prefix) for name in os.listdir(folder or ".") if name.startswith(prefix))
     return {int(end) for end in ends if end.isdigit()}
@@ -128,21 +132,6 @@ SCHEMA = (
 )
 
 
-class RegistryChangeListener(Protocol):
-    """Called on the event loop, except `session`, which the thread reads."""
-
-    @property
-    def session(self) -> Session | None: ...
-
-    def on_keys_changed(self, changed: Sequence[str]) -> None: ...
-
-    def on_changes_missed(self) -> None: ...
-
-    def on_session_found(self, session: Session) -> None: ...
-
-    def on_session_over(self, session: Session) -> None: ...
-
-
 class _Heartbeat(NamedTuple):
     beat: int
     since: float
@@ -153,19 +142,26 @@ class SqliteFollower:
 
     - SQLite's `data_version` shows that another connection has committed, and reading it is cheap. The thread then
       reads the new rows of the table `changes`. If the oldest of them were already deleted, any key may have changed.
-    - It ends a session at once if its process is gone, and after its timeout if its heartbeat counter stands still. If
-      this process was paused itself, all timeouts restart, because the other processes may have been paused with it.
+    - If this process was paused itself, the timeouts of all sessions restart, because the other processes may have been
+      paused with it.
     - It may wait for the disk without being considered dead.
     """
 
     def __init__(
-        self, path: str, connection: sqlite3.Connection, latest: int, clock: Clock, listener: RegistryChangeListener
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        latest: int,
+        clock: Clock,
+        registry: SharedSqliteRegistry,
+        watches: RegisteredWatches,
     ) -> None:
-        """`latest` is the number of the last change that the listener already knows."""
+        """`latest` is the number of the last change that the registry already knows."""
         self._path = path
         self._connection = connection
         self._clock = clock
-        self._listener = listener
+        self._registry = registry
+        self._watches = watches
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._is_stopped = False
@@ -176,8 +172,6 @@ class SqliteFollower:
         self._heartbeats: dict[int, _Heartbeat] = {}
         self._checked_at = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def is_alive(self) -> bool:
@@ -188,7 +182,7 @@ class SqliteFollower:
         self._wake.set()
 
     def check_session(self, session: Session) -> None:
-        """Check in a transaction whether the session still exists, and call the listener with the result."""
+        """Check in a transaction whether the session still exists, and call the registry with the result."""
         self._session_to_check = session
         self._wake.set()
 
@@ -205,7 +199,7 @@ class SqliteFollower:
         is_failing = False
         while not self._is_stopped:
             try:
-                with SqliteErrors():
+                with translated_errors():
                     self._follow()
                 is_failing = False
             except (HeadraceError, OSError) as error:
@@ -220,9 +214,9 @@ class SqliteFollower:
         if self._session_to_check is not None:
             session, self._session_to_check = self._session_to_check, None
             # In a write transaction: a process that is ending the session has committed when this one begins.
-            with SqliteTransaction(self._connection):
+            with sqlite_transaction(self._connection):
                 found = session_exists(self._connection, session)
-            self._call(self._listener.on_session_found if found else self._listener.on_session_over, session)
+            self._call(self._registry.on_session_found if found else self._registry.on_session_over, session)
         now = self._clock.monotonic()
         if now - self._checked_at >= SESSION_CHECK_SECONDS:
             if now - self._checked_at > PAUSE_DETECTED_SECONDS:
@@ -234,21 +228,21 @@ class SqliteFollower:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version == self._version:
             return
-        own = self._listener.session  # read before the rows, which may lack a session that is opened later
+        own = self._registry.session  # read before the rows, which may lack a session that is opened later
         query = "SELECT number, key FROM changes WHERE number > ? ORDER BY number"
         rows = self._connection.execute(query, (self._seen,)).fetchall()
         if rows and rows[0][0] == self._seen + 1:
-            self._call(self._listener.on_keys_changed, [key for _, key in rows])
+            self._call(self._watches.tell, [key for _, key in rows])
         elif rows:
-            self._call(self._listener.on_changes_missed)
+            self._call(self._watches.tell_all)
         self._seen = rows[-1][0] if rows else self._seen
         self._timeouts = dict(self._connection.execute("SELECT id, timeout FROM sessions").fetchall())
         if own is not None and own.id not in self._timeouts:
-            self._call(self._listener.on_session_over, own)
+            self._call(self._registry.on_session_over, own)
         self._version = version  # last: after an error, the changes are read again
 
     def _check_sessions(self, now: float) -> None:
-        own = self._listener.session
+        own = self._registry.session
         for session, timeout in self._timeouts.items():
             if own is not None and session == own.id:
                 continue
@@ -262,7 +256,7 @@ class SqliteFollower:
                 self._end(session, beat, f"no heartbeat for more than {timeout:.1f} s")
 
     def _end(self, session: int, beat: int | None, why: str) -> None:
-        with SqliteTransaction(self._connection):
+        with sqlite_transaction(self._connection):
             if (
                 not session_exists(self._connection, Session(session))
                 or read_beat(session_path(self._path, session)) != beat
@@ -305,21 +299,12 @@ BEATS_PER_TIMEOUT = 12
 _RETRY_SECONDS = 0.01
 
 
-class _SharedSession(msgspec.Struct, eq=False):
+class _SharedSession(HeldSession, eq=False, kw_only=True):
     """`last_beat_at` is the time of the last heartbeat, or slightly earlier."""
 
-    session: Session
     file: SessionLockFile
     last_beat_at: float
-    on_state: Callable[[SessionState], None] | None
     next_beat: asyncio.TimerHandle | None = None
-    state: SessionState = SessionState.HELD
-
-    def change(self, state: SessionState) -> None:
-        if self.state is not state:
-            self.state = state
-            if self.on_state is not None:
-                self.on_state(state)
 
 
 class _OpenedFile(NamedTuple):
@@ -341,8 +326,7 @@ class SharedSqliteRegistry(SqliteKeys):
         self._clock = clock
         self._timeout = session_timeout_seconds
         self._held: _SharedSession | None = None
-        self._follower = SqliteFollower(path, opened.following, opened.latest_change, clock, self)
-        self._follower.start()
+        self._follower = SqliteFollower(path, opened.following, opened.latest_change, clock, self, self._watches)
 
     @classmethod
     async def open(
@@ -365,7 +349,7 @@ class SharedSqliteRegistry(SqliteKeys):
         assert self._follower.is_alive(), "the registry thread has died; see stderr"
         began = self._clock.monotonic()
         session, file = await self._blocking(self._begin)
-        self._held = _SharedSession(session, file, began, on_state)
+        self._held = _SharedSession(session, on_state, file=file, last_beat_at=began)
         self._session, self._is_over = session, False
         self._beat_later(self._held)
         if on_state is not None:
@@ -387,12 +371,6 @@ class SharedSqliteRegistry(SqliteKeys):
         await self._blocking(self._close)
 
     # Calls of the follower, on the event loop
-
-    def on_keys_changed(self, changed: Sequence[str]) -> None:
-        self._watches.tell(changed)
-
-    def on_changes_missed(self) -> None:
-        self._watches.tell_all()
 
     def on_session_found(self, session: Session) -> None:
         """The session still existed after the heartbeat that requested the check."""
@@ -447,7 +425,7 @@ class SharedSqliteRegistry(SqliteKeys):
     def _begin(self) -> tuple[Session, SessionLockFile]:
         """Lock the file before the row is visible, so that other processes never find a session without a process."""
         with ExitStack() as undo:
-            with self._exclusive(), SqliteTransaction(self._connection):
+            with self._exclusive(), sqlite_transaction(self._connection):
                 added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
                 assert added.lastrowid is not None
                 try:
@@ -459,17 +437,17 @@ class SharedSqliteRegistry(SqliteKeys):
         return Session(added.lastrowid), file
 
     def _end(self, session: Session) -> None:
-        with self._exclusive(), SqliteTransaction(self._connection):
+        with self._exclusive(), sqlite_transaction(self._connection):
             end_session(self._connection, session.id)
         remove_session_file(self._path, session.id)
         self._follower.wake()
 
 
 def _open(path: str, clock: Clock) -> _OpenedFile:
-    with _OpenLock(path, clock):
+    with _open_lock(path, clock):
         connection = open_registry_file(path)
         try:
-            with SqliteErrors(), SqliteTransaction(connection):
+            with translated_errors(), sqlite_transaction(connection):
                 for statement in SCHEMA:
                     connection.execute(statement)
                 _remove_left_behind(path, connection)
@@ -489,29 +467,25 @@ def _remove_left_behind(path: str, connection: sqlite3.Connection) -> None:
             remove_session_file(path, session)
 
 
-class _OpenLock:
+@contextmanager
+def _open_lock(path: str, clock: Clock) -> Iterator[None]:
     """Processes open the file one at a time, because SQLite does not wait when two of them create it concurrently."""
-
-    def __init__(self, path: str, clock: Clock) -> None:
-        self._path = f"{path}-opening"
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        deadline = self._clock.monotonic() + BUSY_SECONDS
-        pause = threading.Event()
-        try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        except OSError as error:
-            raise RegistryUnavailable(f"The registry cannot be opened: {error}") from error
+    path = f"{path}-opening"
+    deadline = clock.monotonic() + BUSY_SECONDS
+    pause = threading.Event()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        raise RegistryUnavailable(f"The registry cannot be opened: {error}") from error
+    try:
         while True:
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except BlockingIOError:
-                if self._clock.monotonic() > deadline:
-                    os.close(self._descriptor)
-                    raise RegistryUnavailable(f"The registry cannot be opened: {self._path} is locked") from None
+                if clock.monotonic() > deadline:
+                    raise RegistryUnavailable(f"The registry cannot be opened: {path} is locked") from None
                 pause.wait(_RETRY_SECONDS)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        yield
+    finally:
+        os.close(descriptor)

@@ -12,21 +12,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
 
-from headrace.model.errors import (
-    InvalidPartitions,
-    TopicAlreadyExists,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
+from headrace.model.configs import DAY_MS
+from headrace.model.errors import InvalidPartitions, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 from headrace.model.names import dead_letter_topic
 from headrace.model.registry_records import PartitionRecord, TopicRecord
-from headrace.model.topic_configs import DAY_MS
 from headrace.registry.brokers import decode_number
 from headrace.registry.configs import remove_subscription_configs
 from headrace.registry.interface import (
@@ -43,9 +37,11 @@ from headrace.registry.interface import (
     RegistryOperation,
     Set,
     decode_json,
+    remove_beneath,
 )
 
 PARTITIONS_KEY = "/partitions"
+TOPICS_KEY = "/topics"
 
 OPERATIONS_MAX = 500
 """The maximum number of operations per commit: ZooKeeper limits a transaction to one megabyte."""
@@ -54,44 +50,27 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(PartitionRecord)
 
 
-class PartitionRecords:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+async def change_partition(
+    registry: Registry, topic_id: UUID, index: int, decide: Callable[[PartitionRecord], PartitionRecord | None]
+) -> PartitionRecord | None:
+    """Replace the record by what `decide` returns, and return it. After a concurrent change, `decide` is called again.
+    Return None if `decide` returns None or the partition does not exist."""
+    key = partition_key(topic_id, index)
+    while True:
+        entry = await registry.get(key)
+        changed = None if entry is None else decide(decode_partition(entry))
+        if entry is None or changed is None:
+            return None
+        try:
+            await registry.commit([Set(key, encode_partition(changed), entry.version)])
+        except (BadVersion, NoKey, OutcomeUnknown):
+            continue
+        return changed
 
-    async def create_all(self, topic_id: UUID, first: int, records: Sequence[PartitionRecord]) -> None:
-        """Create the partitions of a topic, numbered from `first`, in as many commits as necessary."""
-        operations = create_operations(topic_id, first, records)
-        for chunk in split_into_commits(operations):
-            await self._registry.commit(chunk)
 
-    async def change(
-        self, topic_id: UUID, index: int, decide: Callable[[PartitionRecord], PartitionRecord | None]
-    ) -> PartitionRecord | None:
-        """Replace the record by what `decide` returns, and return it. After a concurrent change, `decide` is called
-        again. Return None if `decide` returns None or the partition does not exist."""
-        key = partition_key(topic_id, index)
-        while True:
-            entry = await self._registry.get(key)
-            changed = None if entry is None else decide(decode_partition(entry))
-            if entry is None or changed is None:
-                return None
-            try:
-                await self._registry.commit([Set(key, encode_partition(changed), entry.version)])
-            except (BadVersion, NoKey, OutcomeUnknown):
-                continue
-            return changed
-
-    async def remove_all(self, topic_id: UUID) -> None:
-        """Remove the partitions of a deleted topic. Several brokers may do this concurrently."""
-        while True:
-            entries = await self._registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}")
-            if not entries:
-                return
-            for chunk in split_into_commits([Delete(entry.key, entry.version) for entry in entries]):
-                try:
-                    await self._registry.commit(chunk)
-                except (BadVersion, NoKey, OutcomeUnknown):
-                    break
+async def remove_partitions(registry: Registry, topic_id: UUID) -> None:
+    """Remove the partitions of a deleted topic. Several brokers may do this concurrently."""
+    await remove_beneath(registry, f"{PARTITIONS_KEY}/{topic_id.hex}", keys_per_commit=OPERATIONS_MAX)
 
 
 def partition_key(topic_id: UUID, index: int) -> str:
@@ -130,9 +109,6 @@ def split_into_commits(operations: Sequence[RegistryOperation]) -> Iterator[Sequ
         yield operations[begin : begin + OPERATIONS_MAX]
 
 
-__all__ = ["TOPICS_KEY", "TopicRecord", "TopicRecords", "decode_topic", "topic_key"]
-
-TOPICS_KEY = "/topics"
 TOMBSTONES_KEY = "/deleted-topics"
 
 TOMBSTONE_MS = 30 * DAY_MS
@@ -161,12 +137,12 @@ class TopicRecords:
         except KeyExists:
             raise TopicAlreadyExists(f"Topic '{record.name}' already exists.") from None
 
-    async def exists(self, name: str, topic_id: uuid.UUID | None) -> bool:
+    async def exists(self, name: str, topic_id: UUID | None) -> bool:
         """Whether the topic exists, and not a later one of the same name."""
         entry = await self._registry.get(topic_key(name))
         return entry is not None and decode_topic(entry).id == topic_id
 
-    async def delete(self, name: str, topic_id: uuid.UUID, now_ms: int) -> list[TopicRecord]:
+    async def delete(self, name: str, topic_id: UUID, now_ms: int) -> list[TopicRecord]:
         """Delete the topic and, in the same commit, the dead-letter topic that was created for it. Returns both.
 
         Each leaves a tombstone with its id, so that a broker that was down deletes the topic's logs. Logs with neither
@@ -187,7 +163,7 @@ class TopicRecords:
                 continue
             return [record for _, record in deleted]
 
-    async def deleted(self, topic_ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
+    async def deleted(self, topic_ids: Iterable[UUID]) -> set[UUID]:
         """Return which of these topics were deleted by a request."""
         return {topic_id for topic_id in topic_ids if await self._registry.get(tombstone_key(topic_id)) is not None}
 
@@ -203,17 +179,20 @@ class TopicRecords:
             await self._registry.commit(chunk)
 
     async def change_configs(
-        self, name: str, topic_id: uuid.UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+        self, name: str, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> TopicRecord:
         """Replace the overrides by what `change` returns. After a concurrent change, `change` is called again."""
-
-        def with_configs(record: TopicRecord) -> TopicRecord:
-            return msgspec.structs.replace(record, configs=dict(change(record.configs)))
-
-        return await self._change(name, topic_id, with_configs)
+        while True:
+            entry, record = await self._find(name, topic_id)
+            changed = msgspec.structs.replace(record, configs=dict(change(record.configs)))
+            try:
+                await self._registry.commit([Set(entry.key, msgspec.json.encode(changed), entry.version)])
+            except (BadVersion, NoKey):
+                continue
+            return changed
 
     async def add_partitions(
-        self, name: str, topic_id: uuid.UUID, total: int, partitions: Sequence[PartitionRecord]
+        self, name: str, topic_id: UUID, total: int, partitions: Sequence[PartitionRecord]
     ) -> None:
         """Extend the topic to `total` partitions by these new ones."""
         entry, record = await self._find(name, topic_id)
@@ -231,7 +210,7 @@ class TopicRecords:
             await self._remove_surplus_partitions(topic_id, first, Check(entry.key, entry.version))
             await self._write(topic_id, first, partitions, topic)
 
-    async def remove_orphaned_partitions(self, topic_ids: Iterable[uuid.UUID]) -> None:
+    async def remove_orphaned_partitions(self, topic_ids: Iterable[UUID]) -> None:
         """Remove the partitions and the configuration of subscriptions of these ids, except those of topics that exist.
 
         The caller's mirror may have read the partitions of a topic but not the topic yet, so this reads the registry. A
@@ -244,18 +223,18 @@ class TopicRecords:
         for topic_id in orphans - await self._existing_ids():
             # The partitions last: until they are removed, the next controller finds the topic again.
             await remove_subscription_configs(self._registry, topic_id)
-            await PartitionRecords(self._registry).remove_all(topic_id)
+            await remove_partitions(self._registry, topic_id)
 
-    async def _fence_creation(self, topic_id: uuid.UUID) -> None:
+    async def _fence_creation(self, topic_id: UUID) -> None:
         """Increment the version of partition 0, because the last commit of a creation expects version 0."""
         entry = await self._registry.get(partition_key(topic_id, 0))
         if entry is not None:
             await self._registry.commit([Set(entry.key, entry.value, entry.version)])
 
-    async def _existing_ids(self) -> set[uuid.UUID]:
+    async def _existing_ids(self) -> set[UUID]:
         return {record.id for record in await self.load()}
 
-    async def _remove_surplus_partitions(self, topic_id: uuid.UUID, first: int, not_grown: Check) -> None:
+    async def _remove_surplus_partitions(self, topic_id: UUID, first: int, not_grown: Check) -> None:
         """Remove partitions above the partition count, if that has not changed."""
         entries = await self._registry.entries(f"{PARTITIONS_KEY}/{topic_id.hex}")
         beyond = [entry for entry in entries if parse_partition_key(entry.key)[1] >= first]
@@ -264,7 +243,7 @@ class TopicRecords:
 
     async def _write(
         self,
-        topic_id: uuid.UUID,
+        topic_id: UUID,
         first: int,
         partitions: Sequence[PartitionRecord],
         topic: RegistryOperation,
@@ -280,19 +259,7 @@ class TopicRecords:
             more.append(together_with)
         await self._registry.commit([*more, *last, topic])
 
-    async def _change(
-        self, name: str, topic_id: uuid.UUID, change: Callable[[TopicRecord], TopicRecord]
-    ) -> TopicRecord:
-        while True:
-            entry, record = await self._find(name, topic_id)
-            changed = change(record)
-            try:
-                await self._registry.commit([Set(entry.key, msgspec.json.encode(changed), entry.version)])
-            except (BadVersion, NoKey):
-                continue
-            return changed
-
-    async def _find(self, name: str, topic_id: uuid.UUID) -> tuple[RegistryEntry, TopicRecord]:
+    async def _find(self, name: str, topic_id: UUID) -> tuple[RegistryEntry, TopicRecord]:
         entry = await self._registry.get(topic_key(name))
         if entry is None:
             raise UnknownTopicOrPartition(f"topic {name} does not exist")
@@ -306,7 +273,7 @@ def topic_key(name: str) -> str:
     return f"{TOPICS_KEY}/{name}"
 
 
-def tombstone_key(topic_id: uuid.UUID) -> str:
+def tombstone_key(topic_id: UUID) -> str:
     return f"{TOMBSTONES_KEY}/{topic_id.hex}"
 
 

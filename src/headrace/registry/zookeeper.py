@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, UnimplementedError
 from kazoo.protocol.states import KazooState
 
@@ -24,10 +23,10 @@ from headrace.registry.interface import (
     BadVersion,
     Create,
     Delete,
+    HeldSession,
     KeyExists,
     KeyNotEmpty,
     NoKey,
-    RegisteredWatch,
     RegisteredWatches,
     RegistryConflict,
     RegistryEntry,
@@ -37,26 +36,18 @@ from headrace.registry.interface import (
     SessionLost,
     SessionState,
     check_key,
+    parent,
 )
 from headrace.registry.zookeeper_connection import ZooKeeperConnection
-from headrace.registry.zookeeper_plan import ZooKeeperPaths, ZooKeeperStep, plan_transaction
+from headrace.registry.zookeeper_plan import ZooKeeperPaths, ZooKeeperStep, plan_transaction, prefixes
 from headrace.runtime.clock import Clock
 
 SESSION_TIMEOUT_SECONDS = 10.0
 ATTEMPTS_MAX = 20
 
 
-class _ZooKeeperSession(msgspec.Struct, eq=False):
-    session: Session
+class _ZooKeeperSession(HeldSession, eq=False, kw_only=True):
     path: str
-    on_state: Callable[[SessionState], None] | None
-    state: SessionState = SessionState.HELD
-
-    def change(self, state: SessionState) -> None:
-        if self.state is not state and self.state is not SessionState.LOST:  # LOST is final
-            self.state = state
-            if self.on_state is not None:
-                self.on_state(state)
 
 
 class ZooKeeperRegistry:
@@ -79,7 +70,10 @@ class ZooKeeperRegistry:
         """Connect, and create the cluster's root if it does not exist. Raises `RegistryUnavailable`."""
         registry = cls(hosts, root, clock, session_timeout_seconds)
         try:
-            await registry._begin()
+            registry._connection.start()
+            await registry._connection.until_connected()
+            await registry._connection.make([*prefixes(registry._paths.keys), registry._paths.sessions])
+            await registry._connection.until(registry._watch_set)
         except BaseException:
             await registry.close()
             raise
@@ -111,12 +105,6 @@ class ZooKeeperRegistry:
         _, keys = await self._walk(prefix)
         return [entry for entry in await self._read(sorted(keys)) if entry is not None]
 
-    async def children(self, key: str) -> Sequence[str]:
-        check_key(key)
-        await self._connection.catch_up()
-        _, keys = await self._walk(key)
-        return sorted({other[len(key) + 1 :].split("/", 1)[0] for other in keys})
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         held = self._check_session(operations)
         session = None if held is None else held.path
@@ -124,7 +112,7 @@ class ZooKeeperRegistry:
         for _ in range(ATTEMPTS_MAX):
             failed = await self._connection.transact(plan_transaction(self._paths, operations, session, folders))
             if failed is None:
-                deleted = (_parent(operation.key) for operation in operations if isinstance(operation, Delete))
+                deleted = (parent(operation.key) for operation in operations if isinstance(operation, Delete))
                 self._connection.remove_if_empty(self._paths.folder(key) for key in dict.fromkeys(deleted) if key)
                 return
             step, error = failed
@@ -143,7 +131,7 @@ class ZooKeeperRegistry:
             path = self._paths.session(number)
             await self._connection.make([path], are_ephemeral=True)
             if await self._connection.owner(path) == number == self._connection.session_id:
-                self._held, self._is_over = _ZooKeeperSession(Session(number), path, on_state), False
+                self._held, self._is_over = _ZooKeeperSession(Session(number), on_state, path=path), False
                 if on_state is not None:
                     on_state(SessionState.HELD)
                 return self._held.session
@@ -156,7 +144,7 @@ class ZooKeeperRegistry:
         await self._connection.stop()
         self._connection.start()
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], object]:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 
@@ -164,12 +152,6 @@ class ZooKeeperRegistry:
         self._held, self._is_over = None, True
         await self._connection.stop()
         self._connection.release()
-
-    async def _begin(self) -> None:
-        self._connection.start()
-        await self._connection.until_connected()
-        await self._connection.make([*_with_parents(self._paths.keys), self._paths.sessions])
-        await self._connection.until(self._watch_set)
 
     def _check_session(self, operations: Sequence[RegistryOperation]) -> _ZooKeeperSession | None:
         if self._is_over:
@@ -265,12 +247,3 @@ def _conflict_of(step: ZooKeeperStep, error: Exception) -> RegistryConflict | No
         case NoNodeError() | NodeExistsError():
             return None
     raise RegistryUnavailable(f"ZooKeeper rejected a commit of {key}: {error!r}") from error
-
-
-def _parent(key: str) -> str:
-    return key.rpartition("/")[0]
-
-
-def _with_parents(path: str) -> list[str]:
-    parts = path[1:].split("/")
-    return [f"/{'/'.join(parts[: depth + 1])}" for depth in range(len(parts))]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -83,25 +84,15 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         self._call(_AddWatch(path), result)
         return result
 
-    def get_all_async(self, paths: Sequence[str]) -> Any:
-        """Read the value and version of each node; None if it does not exist."""
-        return self._read_all_async(_GET_DATA, paths)
-
-    def children_of_all_async(self, paths: Sequence[str]) -> Any:
-        """Read the names of the children of each node; None if it does not exist."""
-        return self._read_all_async(_GET_CHILDREN, paths)
-
-    def _read_all_async(self, kind: int, paths: Sequence[str]) -> Any:
+    def read_all_async(self, kind: int, paths: Sequence[str]) -> Any:
+        """Read each node; None if it does not exist."""
         result = self.handler.async_result()
         self._call(_ReadAll(kind, paths), result)
         return result
 
     def _reset_watchers(self) -> None:
         self._child_watchers: dict[str, Any] = {}
-        self._data_watchers = _RecursiveWatch(self._on_event)
-
-    def _on_event(self, event: WatchedEvent) -> None:
-        self._changed(event.path)
+        self._data_watchers = _RecursiveWatch(lambda event: self._changed(event.path))
 
     def _connect(self, host: str, address: str, port: int) -> tuple[float, float]:
         sent = self._clock.monotonic()
@@ -216,15 +207,11 @@ class ZooKeeperConnection:
         self._deadline_seconds = timeout_seconds + PATIENCE_SECONDS
         self._loop = asyncio.get_running_loop()
         self._on_connection_state = on_connection_state
-        self._changed = changed
         self._connected = asyncio.Event()
         self._may_be_behind = True
-        self._client = ZooKeeperClient(hosts, timeout_seconds, self._on_change_in_thread, clock)
-        self._client.add_listener(self._on_state_in_thread)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._connected.is_set()
+        # Called in threads of kazoo, which only schedule calls on the event loop.
+        self._client = ZooKeeperClient(hosts, timeout_seconds, partial(self._on_loop, changed), clock)
+        self._client.add_listener(partial(self._on_loop, self._apply_state))
 
     @property
     def session_timeout_seconds(self) -> float:
@@ -277,15 +264,16 @@ class ZooKeeperConnection:
 
     async def get_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
         """Read the value and version of each node; None if it does not exist."""
-        found: list[tuple[bytes, int] | None] = []
-        for start in range(0, len(paths), READS_AT_ONCE):
-            found += await self._request(self._client.get_all_async(paths[start : start + READS_AT_ONCE]))
-        return found
+        return await self._read_all(_GET_DATA, paths)
 
     async def children_of_all(self, paths: Sequence[str]) -> list[list[str] | None]:
-        found: list[list[str] | None] = []
+        """Read the names of the children of each node; None if it does not exist."""
+        return await self._read_all(_GET_CHILDREN, paths)
+
+    async def _read_all(self, kind: int, paths: Sequence[str]) -> list[Any]:
+        found: list[Any] = []
         for start in range(0, len(paths), READS_AT_ONCE):
-            found += await self._request(self._client.children_of_all_async(paths[start : start + READS_AT_ONCE]))
+            found += await self._request(self._client.read_all_async(kind, paths[start : start + READS_AT_ONCE]))
         return found
 
     async def owner(self, path: str) -> int | None:
@@ -306,7 +294,7 @@ class ZooKeeperConnection:
 
     async def transact(self, steps: Sequence[ZooKeeperStep]) -> tuple[ZooKeeperStep, Exception] | None:
         """Carry out all steps, or none and return the failed one with its error."""
-        if not self.is_connected:  # kazoo would queue the commit and carry it out later, unexpectedly
+        if not self._connected.is_set():  # kazoo would queue the commit and carry it out later, unexpectedly
             raise self._unreachable()
         size = size_of(steps)
         if size > BYTES_MAX:
@@ -373,14 +361,6 @@ class ZooKeeperConnection:
         else:
             self._connected.clear()
         self._on_connection_state(state)
-
-    # The methods below run in threads of kazoo, and only schedule calls on the event loop.
-
-    def _on_state_in_thread(self, state: str) -> None:
-        self._on_loop(self._apply_state, state)
-
-    def _on_change_in_thread(self, path: str) -> None:
-        self._on_loop(self._changed, path)
 
     def _on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the event loop is closed

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import accumulate
 
 import msgspec
 
@@ -74,8 +75,6 @@ class ZooKeeperStep(msgspec.Struct, frozen=True):
 
 
 class ZooKeeperPaths:
-    """The paths of a cluster's nodes."""
-
     def __init__(self, root: str) -> None:
         self.root = root
         self.keys = f"{root}/keys"
@@ -98,10 +97,13 @@ class ZooKeeperPaths:
         return f"{parent}/{name[1:]}" if name.startswith("=") else None
 
     def parents(self, key: str) -> Iterator[str]:
-        """Yield the folders that a leaf requires, outer ones first."""
-        parts = key[1:].split("/")[:-1]
-        for depth in range(1, len(parts) + 1):
-            yield f"{self.keys}/{'/'.join(parts[:depth])}"
+        """Return the folders that a leaf requires, outer ones first."""
+        return (self.keys + folder for folder in prefixes(key)[:-1])
+
+
+def prefixes(path: str) -> list[str]:
+    """Return the path and those above it, outer ones first."""
+    return list(accumulate(f"/{name}" for name in path[1:].split("/")))
 
 
 def plan_transaction(

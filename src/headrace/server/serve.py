@@ -116,7 +116,7 @@ async def _serve(settings: ServeSettings) -> None:
     supervisor.spawn(metrics.loop_lag.run(), "loop lag")
     await broker.join(*address)
     kafka_server.start_accepting()
-    await broker.wait_for_leaders()
+    await broker.cluster.wait_for_leaders()
     http.open()
     _freeze_garbage_collector()
     _on_signal(stop.set)

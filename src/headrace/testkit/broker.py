@@ -263,7 +263,7 @@ class _Process:
         supervisor.spawn(self._server.run_sweeps(), "kafka listener")
         await broker.join(*address)
         self._server.start_accepting()
-        await broker.wait_for_leaders()
+        await broker.cluster.wait_for_leaders()
         return broker
 
     async def serve(self) -> None:

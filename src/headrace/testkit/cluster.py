@@ -242,7 +242,7 @@ class SimCluster:
     def replica(self, node_id: int, topic: str, index: int) -> Partition | None:
         broker = self.brokers[node_id].broker
         found = None if broker is None else broker.catalogue.find(topic)
-        return None if found is None else found.local(index)
+        return None if found is None else found.replicas.get(index)
 
     # Invariants
 

@@ -151,7 +151,7 @@ class _Running:
         supervisor.spawn(kafka_server.run_sweeps(), "kafka listener")
         await broker.join(_HOST, port)
         kafka_server.start_accepting()
-        await broker.wait_for_leaders()
+        await broker.cluster.wait_for_leaders()
         http.open()
         return cls(broker, kafka_server, http, (port, http_port), disk, supervisor)
 

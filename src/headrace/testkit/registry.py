@@ -280,9 +280,6 @@ class SimRegistry:
         check_key(prefix)
         return await self._ask(lambda: [entry for key, entry in sorted(self._seen.items()) if is_beneath(key, prefix)])
 
-    async def children(self, key: str) -> Sequence[str]:
-        return sorted({entry.key[len(key) + 1 :].split("/", 1)[0] for entry in await self.entries(key)})
-
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
         for operation in operations:
             check_key(operation.key)
@@ -330,11 +327,11 @@ class SimRegistry:
         """End a session from outside, as an ensemble does that receives no pings."""
         self.state.expire(session)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> _SimWatch:
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> Callable[[], None]:
         check_key(prefix)
         watch = _SimWatch(prefix, changed, copy_context(), self._watches)
         self._watches[watch] = None
-        return watch
+        return watch.cancel
 
     async def close(self) -> None:
         if self._held is not None and not self._connection.is_cut:

@@ -13,7 +13,7 @@ from headrace.model.names import CONSUMER_OFFSETS
 def log_of(simulated_broker: SimulatedBroker, group: str) -> Partition:
     """The partition of `__consumer_offsets` that stores this group."""
     topic = simulated_broker.broker.catalogue.topic(CONSUMER_OFFSETS)
-    partition = topic.local(java_hash(group) % topic.partition_count)
+    partition = topic.replicas.get(java_hash(group) % topic.partition_count)
     assert partition is not None
     return partition
 

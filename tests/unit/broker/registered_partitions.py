@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.broker.controller.partition_requests import PartitionChanges
+from headrace.broker.controller.partition_requests import PartitionRequests
 from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.registry_records import BrokerRecord, PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord, TopicRecord
 from headrace.registry.brokers import drain, epoch_key
 from headrace.registry.interface import Create
-from headrace.registry.topics import PartitionRecords, TopicRecord, TopicRecords, decode_partition, partition_key
+from headrace.registry.topics import TopicRecords, decode_partition, partition_key, remove_partitions
 from headrace.runtime.clock import SystemClock
 from headrace.testkit.entropy import SeededEntropy
 from headrace.testkit.registry import SimRegistry
@@ -22,9 +22,8 @@ class RegisteredPartitions:
 
     def __init__(self, *node_ids: int) -> None:
         self.registry = SimRegistry()
-        self.records = PartitionRecords(self.registry)
         self.catalogue = Catalogue(self.registry, BrokerConfig(), SystemClock(), SeededEntropy(1))
-        self.changes = PartitionChanges(self.catalogue, self.records)
+        self.requests = PartitionRequests(self.catalogue, self.registry)
         for node_id in node_ids:
             self.start(node_id)
 
@@ -57,7 +56,7 @@ class RegisteredPartitions:
         """Delete the topic without refreshing this broker's view."""
         topic_id = self.catalogue.topic(name).id
         await TopicRecords(self.registry).delete(name, topic_id, 0)
-        await self.records.remove_all(topic_id)
+        await remove_partitions(self.registry, topic_id)
 
     async def record(self, topic: str, index: int = 0) -> PartitionRecord:
         """The record in the registry."""

@@ -106,7 +106,7 @@ class SimulatedBroker:
             self.supervisor,
         )
         await broker.join("broker.example", 9092)
-        await broker.wait_for_leaders()
+        await broker.cluster.wait_for_leaders()
         return broker
 
     async def _close(self) -> None:

@@ -27,7 +27,7 @@ from headrace.model.registry_records import NO_LEADER, Nodes, PartitionRecord
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY
 from headrace.registry.interface import Check, RegistryOperation, SessionState
-from headrace.registry.topics import PartitionRecords, decode_partition, decode_topic, partition_key, topic_key
+from headrace.registry.topics import change_partition, decode_partition, decode_topic, partition_key, topic_key
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 from headrace.wire.messages.groups import FindCoordinatorRequest
@@ -67,7 +67,7 @@ class SimulatedClusterBroker(SimulatedBroker):
         server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
         await broker.join(*await server.listen(host.name, PORT))
         server.start_accepting()
-        await broker.wait_for_leaders()
+        await broker.cluster.wait_for_leaders()
         return broker
 
 
@@ -158,7 +158,7 @@ class SimulatedCluster:
         return self[self.record(topic, index).leader]
 
     def replica(self, node_id: int, topic: str, index: int = 0) -> Partition:
-        found = self[node_id].broker.catalogue.topic(topic).local(index)
+        found = self[node_id].broker.catalogue.topic(topic).replicas.get(index)
         assert found is not None, f"broker {node_id} holds no replica of {topic}-{index}"
         return found
 
@@ -188,7 +188,7 @@ class SimulatedCluster:
                 for simulated_broker in self.up
                 if simulated_broker.node_id in record.isr
             ]
-            is_open = all(found is not None and found.local(index) is not None for found in up)
+            is_open = all(found is not None and found.replicas.get(index) is not None for found in up)
             return is_open and set(record.isr) == set(members or record.replicas)
 
         await self.wait_until(are_in_sync)
@@ -242,7 +242,7 @@ class SimulatedCluster:
     ) -> None:
         """Change the record of a partition in the registry, as a broker would."""
         topic_id = decode_topic(self.registry_ensemble.entries[topic_key(topic)]).id
-        await PartitionRecords(SimRegistry(self.registry_ensemble)).change(topic_id, index, decide)
+        await change_partition(SimRegistry(self.registry_ensemble), topic_id, index, decide)
 
     async def move_leadership(self, topic: str, node_id: int, index: int = 0) -> SimulatedClusterBroker:
         """Make another replica the leader; return when its term has begun."""

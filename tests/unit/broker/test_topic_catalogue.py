@@ -24,9 +24,9 @@ from headrace.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import RegistryConflict, RegistryUnavailable
-from headrace.registry.topics import TopicRecord, TopicRecords
+from headrace.registry.topics import TopicRecords
 from headrace.runtime.disk import DiskFull
 
 ALONE = PartitionRecord(replicas=(1,), isr=(1,), leader=1, leader_broker_epoch=1)

@@ -27,7 +27,7 @@ async def start_broker(world: World, **configs: str) -> Broker:
     await server.listen(*ADDRESS)
     await broker.join(*ADDRESS)
     server.start_accepting()
-    await broker.wait_for_leaders()
+    await broker.cluster.wait_for_leaders()
     return broker
 
 

@@ -17,7 +17,7 @@ SET, APPEND, DELETE = AlterOperation.SET, AlterOperation.APPEND, AlterOperation.
 def test_without_settings_everything_has_its_default() -> None:
     config = BrokerConfig.from_settings({})
     assert config == BrokerConfig()
-    assert all(entry.is_default for entry in config.describe())
+    assert all(entry.source is ConfigSource.DEFAULT_CONFIG for entry in config.describe())
 
 
 def test_every_default_passes_its_own_check() -> None:

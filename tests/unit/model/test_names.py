@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.errors import InvalidGroupId, InvalidRequest, InvalidTopic
-from headrace.model.ids import id_from_text, id_to_text
+from headrace.model.errors import InvalidGroupId, InvalidTopic
+from headrace.model.ids import id_to_text
 from headrace.model.names import check_group_id, check_topic_name, is_internal
 
 
@@ -53,10 +54,4 @@ def test_the_offsets_topic_is_internal_and_others_are_not() -> None:
 def test_an_id_survives_its_text_form(value: uuid.UUID) -> None:
     text = id_to_text(value)
     assert len(text) == 22
-    assert id_from_text(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "AAAA", "A" * 23, "!" * 22, "é" * 22, "A" * 21 + "="])
-def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="is not an id"):
-        id_from_text(text)
+    assert base64.urlsafe_b64decode(text + "==") == value.bytes

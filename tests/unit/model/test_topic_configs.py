@@ -72,7 +72,9 @@ def described(overrides: dict[str, str], broker: BrokerConfig | None = None) -> 
 def test_every_config_of_a_topic_is_described_with_its_default() -> None:
     entries = described({})
     assert {name: entry.value for name, entry in entries.items()} == KAFKA_DEFAULTS | OUR_DEFAULTS
-    assert all(entry.is_default and entry.doc and not entry.read_only for entry in entries.values())
+    assert all(
+        entry.source is ConfigSource.DEFAULT_CONFIG and entry.doc and not entry.read_only for entry in entries.values()
+    )
 
 
 def test_every_default_passes_its_own_check() -> None:
@@ -172,7 +174,7 @@ def test_a_value_from_the_broker_is_described_in_the_topics_unit() -> None:
     entry = described({}, broker)["retention.ms"]
     assert (entry.value, entry.source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
     assert entry.type is ConfigType.LONG
-    assert not entry.is_default
+    assert entry.source is not ConfigSource.DEFAULT_CONFIG
 
 
 @pytest.mark.parametrize(

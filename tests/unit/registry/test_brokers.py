@@ -9,28 +9,27 @@ from headrace.model.registry_records import BrokerRecord, ControllerRecord
 from headrace.registry.brokers import (
     DRAINED_KEY,
     advance_operation,
-    decode_broker,
-    decode_controller,
     decode_number,
     drain,
+    drained_key,
     epoch_key,
     live_key,
 )
-from headrace.registry.interface import BadVersion, Create, RegistryDamaged, RegistryEntry, Set
+from headrace.registry.interface import BadVersion, Create, RegistryDamaged, RegistryEntry, Set, decode_json
 from headrace.testkit.registry import SimRegistry
 
 
 def test_records_come_back_as_they_were_written() -> None:
     broker = BrokerRecord(node_id=3, epoch=7, host="h", port=1, rack="r", is_draining=True)
-    assert decode_broker(RegistryEntry(live_key(3), msgspec.json.encode(broker), 0)) == broker
+    assert decode_json(RegistryEntry(live_key(3), msgspec.json.encode(broker), 0), BrokerRecord) == broker
     controller = ControllerRecord(node_id=3, epoch=9)
-    assert decode_controller(RegistryEntry("/controller", msgspec.json.encode(controller), 0)) == controller
+    assert decode_json(RegistryEntry("/controller", msgspec.json.encode(controller), 0), ControllerRecord) == controller
 
 
 def test_what_is_no_record_is_named_as_damage() -> None:
-    for decode in (decode_broker, decode_controller):
+    for kind in (BrokerRecord, ControllerRecord):
         with pytest.raises(RegistryDamaged, match="/some/key"):
-            decode(RegistryEntry("/some/key", b"{", 0))
+            decode_json(RegistryEntry("/some/key", b"{", 0), kind)
     with pytest.raises(RegistryDamaged, match="/some/key"):
         decode_number(RegistryEntry("/some/key", b"-1", 0))
 
@@ -56,7 +55,7 @@ async def test_to_drain_a_broker_twice_and_to_use_it_again_twice_is_no_error() -
     registry = SimRegistry()
     for _ in range(2):
         await drain(registry, 2, is_drained=True)
-        assert await registry.children(DRAINED_KEY) == ["2"]
+        assert [entry.key for entry in await registry.entries(DRAINED_KEY)] == [drained_key(2)]
     for _ in range(2):
         await drain(registry, 2, is_drained=False)
-        assert await registry.children(DRAINED_KEY) == []
+        assert await registry.entries(DRAINED_KEY) == []

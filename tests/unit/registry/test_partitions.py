@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.model.errors import InvalidPartitions
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import (
     BadVersion,
     Check,
@@ -29,14 +29,14 @@ from headrace.registry.interface import (
 from headrace.registry.topics import (
     OPERATIONS_MAX,
     PARTITIONS_KEY,
-    PartitionRecords,
-    TopicRecord,
     TopicRecords,
+    change_partition,
     create_operations,
     decode_partition,
     encode_partition,
     parse_partition_key,
     partition_key,
+    remove_partitions,
     split_into_commits,
     topic_key,
 )
@@ -71,7 +71,7 @@ def topic(partitions: int) -> TopicRecord:
 
 
 async def indexes(registry: SimRegistry) -> list[int]:
-    return sorted(int(name) for name in await registry.children(f"{PARTITIONS_KEY}/{ID.hex}"))
+    return sorted(parse_partition_key(entry.key)[1] for entry in await registry.entries(f"{PARTITIONS_KEY}/{ID.hex}"))
 
 
 def test_keys_and_records_come_back_as_they_were_written() -> None:
@@ -106,17 +106,16 @@ async def test_a_change_is_decided_again_when_another_was_faster() -> None:
             registry.state.commit([Set(key, encode_partition(other), 0)], None)
         return replace(record, leader_epoch=record.leader_epoch + 1)
 
-    changed = await PartitionRecords(registry).change(ID, 0, decide)
+    changed = await change_partition(registry, ID, 0, decide)
     assert requested == [RECORD, replace(RECORD, isr=(1, 2), elr=())]
     assert changed == replace(RECORD, isr=(1, 2), elr=(), leader_epoch=5)
 
 
 async def test_a_change_that_is_not_wanted_or_of_nothing_writes_nothing() -> None:
     registry = SimRegistry()
-    records = PartitionRecords(registry)
-    assert await records.change(ID, 0, lambda record: record) is None
+    assert await change_partition(registry, ID, 0, lambda record: record) is None
     await registry.commit([Create(partition_key(ID, 0), encode_partition(RECORD))])
-    assert await records.change(ID, 0, lambda _: None) is None
+    assert await change_partition(registry, ID, 0, lambda _: None) is None
     entry = await registry.get(partition_key(ID, 0))
     assert entry is not None
     assert entry.version == 0
@@ -130,7 +129,7 @@ async def test_a_change_whose_outcome_is_unknown_is_made_once(when: str) -> None
     def strike(record: PartitionRecord) -> PartitionRecord | None:
         return None if not record.elr else replace(record, elr=(), leader_epoch=record.leader_epoch + 1)
 
-    await PartitionRecords(registry).change(ID, 0, strike)
+    await change_partition(registry, ID, 0, strike)
     entry = await registry.get(partition_key(ID, 0))
     assert entry is not None
     assert (decode_partition(entry).leader_epoch, entry.version) == (5, 1)
@@ -143,7 +142,7 @@ async def test_all_partitions_are_removed_also_when_the_connection_breaks_in_the
         await registry.commit(chunk)
     other = uuid.UUID(int=8)
     await registry.commit(create_operations(other, 0, [RECORD]))
-    await PartitionRecords(registry).remove_all(ID)
+    await remove_partitions(registry, ID)
     assert await indexes(registry) == []
     assert await registry.get(partition_key(other, 0)) is not None
 
@@ -160,7 +159,7 @@ async def test_a_topic_whose_partitions_were_cleared_away_meanwhile_does_not_com
     class Clearing(SimRegistry):
         async def commit(self, operations: Sequence[RegistryOperation]) -> None:
             if any(isinstance(operation, Check) for operation in operations):
-                await PartitionRecords(SimRegistry(self.state)).remove_all(ID)
+                await remove_partitions(SimRegistry(self.state), ID)
             await super().commit(operations)
 
     registry = Clearing()

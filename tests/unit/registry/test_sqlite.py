@@ -128,7 +128,7 @@ async def test_commits_that_arrive_during_one_share_the_next(path: str) -> None:
     assert run.runs <= 2
     # In the shared transaction, one that does not fit is refused alone.
     assert refused == list(range(40, 50))
-    assert len(await registry.children("/0")) == 0
+    assert len(await registry.entries("/0")) == 0
     assert all([await registry.get(f"/{number}") for number in range(40)])
     await registry.close()
 

@@ -27,7 +27,7 @@ from headrace.registry.interface import (
     SessionState,
     Set,
 )
-from headrace.registry.sqlite import SqliteTransaction, connect_registry_file
+from headrace.registry.sqlite import connect_registry_file, sqlite_transaction
 from headrace.registry.sqlite_shared import (
     PAUSE_DETECTED_SECONDS,
     SessionLockFile,
@@ -274,7 +274,7 @@ async def test_a_session_in_doubt_is_checked_after_a_process_that_is_ending_it_h
     states: list[SessionState] = []
     session = await registry.open_session(states.append)
     ending = connect_registry_file(path)
-    with SqliteTransaction(ending):
+    with sqlite_transaction(ending):
         sqlite_follower.end_session(ending, session.id)
         clock.seconds += TIMEOUT_SECONDS
         await until(lambda: states == [HELD, DOUBTED])
@@ -395,7 +395,7 @@ async def test_a_session_that_could_not_be_written_down_does_not_stand_in_the_wa
 async def test_while_another_process_writes_a_commit_waits_its_turn(open_registry: Open, path: str) -> None:
     registry = await open_registry()
     writing = connect_registry_file(path)
-    with SqliteTransaction(writing):
+    with sqlite_transaction(writing):
         waiting = asyncio.ensure_future(registry.commit([Create("/a", b"")]))
         for _ in range(100):
             await asyncio.sleep(0)

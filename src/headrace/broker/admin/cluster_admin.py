@@ -52,21 +52,6 @@ _ZERO_MINIMUM_SINCE: Final = 4  # of ApiVersions: older clients reject a minimum
 _PER_FEATURE_UNTIL: Final = 1  # of UpdateFeatures: later versions have one error for the request
 
 
-def supported_features(api_versions_version: int) -> list[SupportedFeatureKey]:
-    return [
-        SupportedFeatureKey(name=name, min_version=feature.min_level, max_version=feature.level)
-        for name, feature in FEATURES.items()
-        if feature.min_level > 0 or api_versions_version >= _ZERO_MINIMUM_SINCE
-    ]
-
-
-def finalized_features() -> list[FinalizedFeatureKey]:
-    return [
-        FinalizedFeatureKey(name=name, max_version_level=feature.level, min_version_level=feature.level)
-        for name, feature in FEATURES.items()
-    ]
-
-
 async def update_features(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
     for update in request.feature_updates:
         _check_update(update)
@@ -112,9 +97,16 @@ class ClusterAdminRequests:
         return ApiVersionsResponse(
             error_code=error_code,
             api_keys=self._api_keys,
-            supported_features=supported_features(context.version),
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=feature.min_level, max_version=feature.level)
+                for name, feature in FEATURES.items()
+                if feature.min_level > 0 or context.version >= _ZERO_MINIMUM_SINCE
+            ],
             finalized_features_epoch=FEATURES_EPOCH,
-            finalized_features=finalized_features(),
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=feature.level, min_version_level=feature.level)
+                for name, feature in FEATURES.items()
+            ],
         )
 
     async def describe_log_dirs(

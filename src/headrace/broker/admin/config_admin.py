@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from headrace.broker.cluster.membership import BrokerIdentity
@@ -24,6 +24,8 @@ from headrace.model.subscription_configs import (
     subscription_resource_name,
 )
 from headrace.model.topic_configs import TopicConfig, alter_topic, describe_topic
+from headrace.registry.configs import store_broker_configs
+from headrace.registry.interface import Registry
 from headrace.wire.messages.configs import (
     CLIENT_METRICS,
     AlterConfigsRequest,
@@ -48,8 +50,6 @@ _GROUP, _SUBSCRIPTION = GROUP_RESOURCE, SUBSCRIPTION_RESOURCE
 _LISTED = (_TOPIC, _BROKER, _BROKER_LOGGER, CLIENT_METRICS, _GROUP)
 _CONFIG_TYPES_SINCE = 1
 
-StoreBrokerConfigs = Callable[[Mapping[str, str]], Awaitable[None]]
-
 
 class ConfigAdminRequests:
     def __init__(
@@ -58,13 +58,13 @@ class ConfigAdminRequests:
         groups: GroupConfigs,
         subscriptions: SubscriptionConfigs,
         identity: BrokerIdentity,
-        store_broker_configs: StoreBrokerConfigs,
+        registry: Registry,
     ) -> None:
         self._catalogue = catalogue
         self._groups = groups
         self._subscriptions = subscriptions
         self._identity = identity
-        self._store_broker_configs = store_broker_configs
+        self._registry = registry
         self._changing = asyncio.Lock()
 
     async def describe(self, request: DescribeConfigsRequest, _context: RequestContext) -> DescribeConfigsResponse:
@@ -104,30 +104,33 @@ class ConfigAdminRequests:
     async def alter(self, request: AlterConfigsRequest, _context: RequestContext) -> AlterConfigsResponse:
         """Replace all overrides of a resource by those in the request."""
         response = AlterConfigsResponse()
-        for requested in request.resources:
-            given = {config.name: config.value for config in requested.configs}
-            result = AlterConfigsResourceResponse(
-                resource_type=requested.resource_type, resource_name=requested.resource_name
-            )
-            with ReportErrors(result):
-                await self._replace(requested, given, dry_run=request.validate_only)
-            response.responses.append(result)
+        await self._alter_each(request, response.responses, self._replace)
         return response
 
     async def alter_incrementally(
         self, request: IncrementalAlterConfigsRequest, _context: RequestContext
     ) -> IncrementalAlterConfigsResponse:
-        response = IncrementalAlterConfigsResponse()
         times_named = Counter((requested.resource_type, requested.resource_name) for requested in request.resources)
+
+        async def change(requested: Any, *, dry_run: bool) -> None:
+            if times_named[requested.resource_type, requested.resource_name] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            await self._change(requested, dry_run=dry_run)
+
+        response = IncrementalAlterConfigsResponse()
+        await self._alter_each(request, response.responses, change)
+        return response
+
+    async def _alter_each(
+        self, request: Any, results: list[AlterConfigsResourceResponse], alter: Callable[..., Awaitable[None]]
+    ) -> None:
         for requested in request.resources:
             result = AlterConfigsResourceResponse(
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
-            is_named_once = times_named[requested.resource_type, requested.resource_name] == 1
             with ReportErrors(result):
-                await self._change(requested, is_named_once=is_named_once, dry_run=request.validate_only)
-            response.responses.append(result)
-        return response
+                await alter(requested, dry_run=request.validate_only)
+            results.append(result)
 
     def _entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
         if resource_type == _TOPIC:
@@ -152,7 +155,8 @@ class ConfigAdminRequests:
                 f"this is broker {self._identity.node_id}, not {name}; send the request to that broker"
             )
 
-    async def _replace(self, requested: Any, given: dict[str, str | None], *, dry_run: bool) -> None:
+    async def _replace(self, requested: Any, *, dry_run: bool) -> None:
+        given = {config.name: config.value for config in requested.configs}
         if len(given) != len(requested.configs):
             raise InvalidRequest("Error due to duplicate config keys")
         name = requested.resource_name
@@ -174,9 +178,7 @@ class ConfigAdminRequests:
 
             await self._change_broker(replaced, dry_run=dry_run)
 
-    async def _change(self, requested: Any, *, is_named_once: bool, dry_run: bool) -> None:
-        if not is_named_once:
-            raise InvalidRequest("Each resource must appear at most once.")
+    async def _change(self, requested: Any, *, dry_run: bool) -> None:
         changes = [
             ConfigChange(config.name, _parse_alter_operation(config), config.value) for config in requested.configs
         ]
@@ -200,7 +202,7 @@ class ConfigAdminRequests:
             self._catalogue.check_defaults(config)
             if dry_run:
                 return
-            await self._store_broker_configs(config.dynamic)
+            await store_broker_configs(self._registry, config.dynamic)
             self._catalogue.reconfigure(config)
 
 

@@ -59,10 +59,7 @@ _CLUSTER_METADATA = "__cluster_metadata"  # Kafka's metadata log, instead of whi
 
 class MetadataRequests:
     def __init__(
-        self,
-        catalogue: Catalogue,
-        identity: BrokerIdentity,
-        ensure_offsets_log: Callable[[], Awaitable[None]],
+        self, catalogue: Catalogue, identity: BrokerIdentity, ensure_offsets_log: Callable[[], Awaitable[None]]
     ) -> None:
         self._catalogue = catalogue
         self._ensure_offsets_log = ensure_offsets_log
@@ -221,7 +218,7 @@ class MetadataRequests:
             return self._catalogue.topic(name)  # created by a concurrent request
 
     def _nodes(self) -> list[BrokerRecord]:
-        return sorted(self._catalogue.nodes.values(), key=_node_id)
+        return sorted(self._catalogue.nodes.values(), key=lambda node: node.node_id)
 
     def _controller_id(self) -> int:
         """Return the controller, or any broker: every broker handles admin requests, but clients require a
@@ -304,7 +301,3 @@ def _with_authorized_operations(topic: MetadataResponseTopic) -> MetadataRespons
     topic = copy(topic)
     topic.topic_authorized_operations = TOPIC_OPERATIONS
     return topic
-
-
-def _node_id(node: BrokerRecord) -> int:
-    return node.node_id

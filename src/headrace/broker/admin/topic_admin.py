@@ -125,9 +125,12 @@ class TopicAdminRequests:
         ):
             raise InvalidRequest("A manual partition assignment and a number of partitions exclude each other.")
         partitions = requested.num_partitions
-        assigned = _requested_assignment(requested)
+        assigned = {assignment.partition_index: assignment.broker_ids for assignment in requested.assignments}
         if assigned:
-            partitions = self._check_assignments(assigned)
+            partitions = len(assigned)
+            if sorted(assigned) != list(range(partitions)):
+                raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
+            self._check_brokers(list(assigned.values()))
         elif partitions == _USE_DEFAULT:  # in all versions, as in Kafka: kafkajs uses it in version 3
             partitions = self._catalogue.config.num_partitions
         return await self._catalogue.create(
@@ -145,12 +148,6 @@ class TopicAdminRequests:
         if topic.is_internal:
             raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
         return await self._catalogue.delete(topic.name)
-
-    def _check_assignments(self, assigned: dict[int, list[int]]) -> int:
-        if sorted(assigned) != list(range(len(assigned))):
-            raise InvalidReplicaAssignment("partitions should be a consecutive 0-based integer sequence")
-        self._check_brokers(list(assigned.values()))
-        return len(assigned)
 
     def _check_brokers(self, replicas: list[list[int]]) -> None:
         for brokers in replicas:
@@ -236,7 +233,3 @@ def _requested_configs(requested: CreatableTopic) -> dict[str, str]:
             raise InvalidConfig(f"Null value not supported for topic configs: {config.name}")
         configs[config.name] = config.value
     return configs
-
-
-def _requested_assignment(requested: CreatableTopic) -> dict[int, list[int]]:
-    return {assignment.partition_index: assignment.broker_ids for assignment in requested.assignments}

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 from uuid import UUID
 
 from headrace.broker.topic import Topic
@@ -28,19 +27,12 @@ _CHECK_SECONDS = 1.0
 _PAUSE_SECONDS = 5.0  # without a check for this long, the process was paused
 
 
-class _LogEndSince(NamedTuple):
-    """The log end offset, and the time since which it is unchanged."""
-
-    end_offset: int
-    since: float
-
-
 class TopicExpiration:
     def __init__(self, catalogue: Catalogue, clock: Clock, session_valid: Callable[[], bool]) -> None:
         self._catalogue = catalogue
         self._clock = clock
         self._session_valid = session_valid
-        self._seen: dict[UUID, _LogEndSince] = {}
+        self._seen: dict[UUID, tuple[int, float]] = {}  # the log end offset, and the time since which it is unchanged
         self._looked_at = float("-inf")
 
     async def run(self) -> None:
@@ -69,9 +61,9 @@ class TopicExpiration:
             if self._catalogue.find(dead_letter_topic(topic.name)) is not None:
                 continue  # its dead-letter topic would be deleted as well, although it may still be needed
             end_offset = topic.led[0].log.end_offset
-            seen = before.get(topic.id)
-            if seen is None or seen.end_offset != end_offset:
-                seen = _LogEndSince(end_offset, now)
-            self._seen[topic.id] = seen
-            if now - seen.since >= limit_ms / 1000:
+            seen_offset, since = before.get(topic.id, (None, now))
+            if seen_offset != end_offset:
+                since = now
+            self._seen[topic.id] = end_offset, since
+            if now - since >= limit_ms / 1000:
                 yield topic

@@ -11,37 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 from headrace.broker.cluster.membership import BrokerRegistration, BrokerStart
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.cluster.registry_rollback import KnownLeaders, set_aside_foreign_logs
 from headrace.broker.controller.controller import Controller
-from headrace.broker.replication.isr_updater import IsrUpdater
+from headrace.broker.replication.isr_updater import IsrUpdater, leave_isr
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.controller.leadership import remove_from_isr
 from headrace.model.errors import HeadraceError
-from headrace.model.registry_records import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 from headrace.registry.interface import Registry, RegistryUnavailable
-from headrace.registry.topics import PartitionRecords, TopicRecords
+from headrace.registry.topics import TopicRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.tasks import Supervisor
 from headrace.storage.store.log_store import LogStore
-from headrace.wire.messages.fetch import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-
-if TYPE_CHECKING:
-    from headrace.client.connections.transport import Dialer
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +39,6 @@ _READY_SECONDS = 10.0
 _TRANSFER_SECONDS = 10.0
 _LEADERSHIP_SECONDS = 5.0
 _POLL_SECONDS = 0.05
-_EARLIEST_LOCAL = -4
 
 
 class ClusterMember:
@@ -68,7 +56,7 @@ class ClusterMember:
         known_leaders: KnownLeaders,
     ) -> None:
         self.membership = BrokerRegistration(registry, clock, node_id, start, catalogue.mirror.open)
-        self.peers = Peers(lambda: _make_dialer(network, node_id), self._address_of)
+        self.peers = Peers(network, node_id, self._address_of)
         self._catalogue = catalogue
         self._store = store
         self._registry = registry
@@ -80,19 +68,12 @@ class ClusterMember:
         self._follower_fetchers = FollowerFetchers(
             self.peers, store.flusher, lambda: catalogue.config, clock, supervisor.spawn, node_id, start.epoch
         )
+        topics = TopicRecords(registry)
         self._replicas = Replicas(
-            catalogue,
-            store,
-            self._follower_fetchers,
-            clock,
-            entropy,
-            node_id,
-            start.epoch,
-            TopicRecords(registry),
-            known_leaders,
+            catalogue, store, self._follower_fetchers, clock, entropy, node_id, start.epoch, topics, known_leaders
         )
-        self.controller = Controller(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
-        self._isr_updater = IsrUpdater(catalogue, registry, catalogue.mirror, self.membership, clock, node_id)
+        self.controller = Controller(catalogue, registry, self.membership, clock, node_id)
+        self._isr_updater = IsrUpdater(catalogue, registry, self.membership, clock, node_id)
         self._changed = asyncio.Event()
         catalogue.settled = self._replicas.settled
         catalogue.wait_for_leaders = self._wait_for_leaders
@@ -107,9 +88,7 @@ class ClusterMember:
         await self._catalogue.mirror.open()
         await self._known_leaders.load()
         await self._replicas.open_logs()
-        await set_aside_foreign_logs(
-            self._catalogue, self._store, PartitionRecords(self._registry), self._known_leaders, self._node_id
-        )
+        await set_aside_foreign_logs(self._catalogue, self._store, self._registry, self._known_leaders, self._node_id)
         await self._replicas.begin()
         await self._leave_isr_after_loss()
         self._supervisor.spawn(self._catalogue.mirror.run(), "mirror of the registry")
@@ -151,16 +130,13 @@ class ClusterMember:
     async def _leave_isr_after_loss(self) -> None:
         """Remove this broker from the in-sync replicas of partitions whose records it may have lost, before it
         registers."""
-        records = PartitionRecords(self._registry)
         for topic, index, record in list(self._held()):
-            if len(record.replicas) > 1 and self._may_have_lost(topic, index):
-                enough = min(topic.config.min_insync_replicas, len(record.replicas))
-                without_us = partial(remove_from_isr, node_id=self._node_id, min_insync=enough)
-                changed = await records.change(topic.id, index, without_us)
-                if changed is not None:
-                    log.warning(
-                        "log may lack acknowledged records; replicating it again partition=%s-%d", topic.name, index
-                    )
+            if len(record.replicas) == 1 or not self._may_have_lost(topic, index):
+                continue
+            if await leave_isr(self._registry, topic, index, self._node_id) is not None:
+                log.warning(
+                    "log may lack acknowledged records; replicating it again partition=%s-%d", topic.name, index
+                )
 
     def _may_have_lost(self, topic: Topic, index: int) -> bool:
         # A log that was missing in the data folder has been created empty, and is quarantined: the flushed offset of
@@ -192,15 +168,13 @@ class ClusterMember:
         )
 
     def _is_ready(self) -> bool:
+        """Whether there is a controller, and each partition has a leader or cannot get one by this broker."""
         return self._catalogue.controller is not None and all(
-            self._is_led(topic, index, record) for topic, index, record in self._held()
+            index in topic.led
+            if record.leader == self._node_id
+            else record.leader != NO_LEADER or self._node_id not in record.isr + record.elr
+            for topic, index, record in self._held()
         )
-
-    def _is_led(self, topic: Topic, index: int, record: PartitionRecord) -> bool:
-        """Whether the partition has a leader, or cannot get one by this broker."""
-        if record.leader == self._node_id:
-            return index in topic.led
-        return record.leader != NO_LEADER or self._node_id not in record.isr + record.elr
 
     def _has_transferred_leadership(self) -> bool:
         others = self._catalogue.usable_brokers().keys() - {self._node_id}  # draining brokers take over nothing
@@ -225,32 +199,18 @@ class ClusterMember:
     async def _wait_for_leaders(self, topic: Topic) -> None:
         """Wait, at most some seconds, until all leaders of a topic accept writes, including those on other brokers."""
         deadline = self._clock.monotonic() + _LEADERSHIP_SECONDS
-        elsewhere: dict[int, list[int]] = {}
+        elsewhere: dict[int, dict[int, int]] = {}
         for index, record in topic.partition_records.items():
             if index not in topic.led and record.leader not in (self._node_id, NO_LEADER):
-                elsewhere.setdefault(record.leader, []).append(index)
-        for node_id, indexes in elsewhere.items():
+                elsewhere.setdefault(record.leader, {})[index] = NO_EPOCH
+        for node_id, partitions in elsewhere.items():
             while self._clock.monotonic() < deadline:
-                if await self._is_led_by(node_id, topic.name, indexes):
-                    break
+                with suppress(HeadraceError):
+                    responses = await self.peers.log_start_offsets(node_id, topic.name, partitions, _LEADERSHIP_SECONDS)
+                    if not any(response.error_code for response in responses):
+                        break
                 await asyncio.sleep(_POLL_SECONDS)
-
-    async def _is_led_by(self, node_id: int, topic: str, indexes: list[int]) -> bool:
-        """Whether another broker responds as the leader of these partitions."""
-        requested = [ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST_LOCAL) for index in indexes]
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=requested)])
-        try:
-            response: ListOffsetsResponse = await self.peers.call(node_id, request, timeout_seconds=_LEADERSHIP_SECONDS)
-        except HeadraceError:
-            return False
-        return not any(partition.error_code for found in response.topics for partition in found.partitions)
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
         node = self._catalogue.nodes.get(node_id)
         return None if node is None else (node.host, node.port)
-
-
-def _make_dialer(network: Network, node_id: int) -> Dialer:
-    from headrace.client.connections.tcp import TcpDialer  # not needed in a cluster of one
-
-    return TcpDialer(network, f"headrace-broker-{node_id}")

@@ -18,14 +18,7 @@ from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
-from headrace.registry.brokers import (
-    BROKERS_KEY,
-    CONTROLLER_KEY,
-    DRAINED_KEY,
-    LIVE_KEY,
-    decode_broker,
-    decode_controller,
-)
+from headrace.registry.brokers import BROKERS_KEY, CONTROLLER_KEY, DRAINED_KEY, LIVE_KEY
 from headrace.registry.configs import (
     BROKER_CONFIGS_KEY,
     CONFIGS_KEY,
@@ -33,15 +26,8 @@ from headrace.registry.configs import (
     SUBSCRIPTION_CONFIGS_KEY,
     decode_configs,
 )
-from headrace.registry.interface import RegistryEntry, is_beneath
-from headrace.registry.topics import (
-    PARTITIONS_KEY,
-    TOPICS_KEY,
-    TopicRecord,
-    decode_partition,
-    decode_topic,
-    parse_partition_key,
-)
+from headrace.registry.interface import RegistryEntry, decode_json, is_beneath
+from headrace.registry.topics import PARTITIONS_KEY, TOPICS_KEY, decode_partition, decode_topic, parse_partition_key
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +84,6 @@ class ClusterMetadata:
         return topic
 
     def partition_record(self, topic: str, index: int) -> PartitionRecord:
-        """Return the record of a partition as this broker knows it."""
         record = self.topic(topic).partition_records.get(index)
         if record is None:
             raise UnknownTopicOrPartition(f"partition {topic}-{index} does not exist")
@@ -143,7 +128,7 @@ class ClusterMetadata:
             if entry is None:
                 self.nodes.pop(node_id, None)
             else:
-                self.nodes[node_id] = decode_broker(entry)
+                self.nodes[node_id] = decode_json(entry, BrokerRecord)
             self._nodes_changed()
         elif is_beneath(key, DRAINED_KEY):
             if entry is None:
@@ -152,7 +137,7 @@ class ClusterMetadata:
                 self.drained.add(_node_id_of(key))
             self._nodes_changed()
         elif key == CONTROLLER_KEY:
-            self.controller = None if entry is None else decode_controller(entry)
+            self.controller = None if entry is None else decode_json(entry, ControllerRecord)
             self._nodes_changed()
         elif key == BROKER_CONFIGS_KEY:
             self._apply_configs(decode_configs(entry))
@@ -183,20 +168,13 @@ class ClusterMetadata:
             return
         config = TopicConfig.build(record.configs, self.config.topic_defaults)
         if known is None:
-            self._add(record, config)
+            known = self._by_name[name] = self._by_id[record.id] = Topic(record, config)
         else:
             known.record, known.config = record, config
             known.cached_metadata = None
-            self.version += 1
-            self._notify_topic_change(known)
-            self._attach_partitions(known)
-
-    def _add(self, record: TopicRecord, config: TopicConfig) -> None:
-        topic = Topic(record, config)
-        self._by_name[topic.name] = self._by_id[topic.id] = topic
         self.version += 1
-        self._notify_topic_change(topic)
-        self._attach_partitions(topic)
+        self._notify_topic_change(known)
+        self._attach_partitions(known)
 
     def _attach_partitions(self, topic: Topic) -> None:
         """Add the held back partitions of the topic, except those above its partition count."""

@@ -14,21 +14,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from headrace.model.errors import HeadraceError, StorageFailure
-from headrace.model.registry_records import BrokerRecord
-from headrace.registry.brokers import (
-    CONTROLLER_KEY,
-    advance_operation,
-    cluster_id,
-    decode_broker,
-    decode_controller,
-    decode_number,
-    epoch_key,
-    live_key,
-)
+from headrace.model.registry_records import BrokerRecord, ControllerRecord
+from headrace.registry.brokers import CONTROLLER_KEY, advance_operation, cluster_id, decode_number, epoch_key, live_key
 from headrace.registry.counters import PRODUCER_IDS_KEY, raise_producer_id_floor, read_producer_id_floor
 from headrace.registry.interface import (
     Create,
@@ -39,6 +31,7 @@ from headrace.registry.interface import (
     Session,
     SessionState,
     Set,
+    decode_json,
 )
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
@@ -49,6 +42,8 @@ log = logging.getLogger(__name__)
 _FILE_NAME = "broker"
 _RETRY_SECONDS = 0.2
 _JOIN_SECONDS = 60.0
+
+T = TypeVar("T")
 
 
 class BrokerIdentity(msgspec.Struct):
@@ -71,15 +66,18 @@ class BrokerMetadataFile(msgspec.Struct, frozen=True):
 
 def read_broker_metadata(disk: Disk, folder: str) -> BrokerMetadataFile | None:
     """Return None if no broker was started in this folder yet. Blocks."""
-    path = f"{folder}/{_FILE_NAME}"
+    advice = "if the other replicas are intact, remove it to replicate the logs again"
+    return read_json_file(disk, f"{folder}/{_FILE_NAME}", BrokerMetadataFile, advice)
+
+
+def read_json_file(disk: Disk, path: str, kind: type[T], advice: str) -> T | None:
+    """Return None if the file does not exist. The error of a damaged file contains the advice. Blocks."""
     if not disk.exists(path):
         return None
     try:
-        return msgspec.json.decode(disk.read(path), type=BrokerMetadataFile)
+        return msgspec.json.decode(disk.read(path), type=kind)
     except msgspec.MsgspecError as error:
-        raise StorageFailure(
-            f"{path} is damaged: {error}; if the other replicas are intact, remove it to replicate the logs again"
-        ) from error
+        raise StorageFailure(f"{path} is damaged: {error}; {advice}") from error
 
 
 def write_broker_metadata(disk: Disk, folder: str, start: BrokerMetadataFile) -> None:
@@ -147,7 +145,7 @@ async def _wait_for_session_end(registry: Registry, clock: Clock, node_id: int, 
     epoch would make the folder of a live broker appear outdated, and its replicas would be removed while it serves."""
     deadline, has_warned = clock.monotonic() + _JOIN_SECONDS, False
     while (entry := await registry.get(live_key(node_id))) is not None:
-        other = decode_broker(entry)
+        other = decode_json(entry, BrokerRecord)
         if other.epoch <= in_folder:
             return  # an earlier start with this folder, whose session has not ended yet
         if clock.monotonic() > deadline:
@@ -277,7 +275,7 @@ class BrokerRegistration:
         assert self._record is not None
         key = live_key(self._node_id)
         entry = await self._registry.get(key)
-        other = None if entry is None else decode_broker(entry)
+        other = None if entry is None else decode_json(entry, BrokerRecord)
         if other is not None and other.epoch not in (self._start.epoch, self._start.previous_broker_epoch):
             if self._clock.monotonic() > deadline or other.epoch > self._start.epoch:
                 raise _node_id_taken(other)
@@ -293,7 +291,7 @@ class BrokerRegistration:
         """Return the deletion of the controller key if the replaced session owned it. Otherwise no controller could be
         elected until that session expires, and after a crash of all brokers no partition would have a leader."""
         entry = await self._registry.get(CONTROLLER_KEY)
-        if entry is None or decode_controller(entry).node_id != self._node_id:
+        if entry is None or decode_json(entry, ControllerRecord).node_id != self._node_id:
             return []
         return [Delete(CONTROLLER_KEY, entry.version)]
 

@@ -3,7 +3,8 @@
     <data>/known-leaders     {"<node id>": <highest broker epoch in which that broker led a partition>, ...}
 
 An older copy of the registry hands out numbers again: producer ids, so partitions would drop records of new producers
-as duplicates; and leader epochs, so replicas could not tell where their logs diverge. This is repaired in two steps.
+as duplicates; and leader epochs, so replicas could not tell where their logs diverge. This is repaired in two steps;
+docs/decisions/028-leader-epochs-after-a-rollback.md explains them.
 
 `raise_older_registry` raises the leader epochs and producer ids of a registry that is older than this data folder,
 before the broker joins the cluster. Evidence:
@@ -22,37 +23,41 @@ older copy and wrote in a leader epoch that this log already contains. Followers
 notice where the two histories diverge.
 
 - A broker durably adds a leader to `KnownLeaders` before it writes or replicates anything in its epoch. So a leadership
-  of an unknown leader began while this broker was down. If its epoch is nevertheless in this broker's log, the registry
-  was rolled back meanwhile. Broker epochs increase with every start, also after a rollback (see `membership`), so one
-  number per broker is enough. See docs/decisions/028-leader-epochs-after-a-rollback.md.
-- The partition continues with the history of the other broker: this broker leaves its ISR and ELR, its log becomes a
-  stray log, and the replica is copied again. Records that only this log contains are no longer in the partition; a
-  warning lists them. A crash at any point is safe: the next start finds the same until the log is moved.
+  of an unknown leader began while this broker was down, and its epoch is in this broker's log only after a rollback.
+  Broker epochs increase with every start, also after a rollback (see `membership`): one number per broker is enough.
+- The partition continues with the history of the other broker: this broker leaves its ISR and ELR, and its log becomes
+  a stray log. A warning lists the records that are no longer in the partition. A crash at any point is safe: the next
+  start finds the same until the log is moved.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from functools import partial
 
 import msgspec
 
-from headrace.broker.topic import Topic
+from headrace.broker.cluster.membership import read_json_file
+from headrace.broker.replication.isr_updater import leave_isr
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.controller.leadership import has_foreign_history, raise_leader_epoch, remove_from_isr
+from headrace.machines.controller.leadership import has_foreign_history, raise_leader_epoch
 from headrace.machines.controller.registry_rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN
-from headrace.model.errors import StorageFailure
 from headrace.model.registry_records import Leadership, PartitionRecord
 from headrace.registry.brokers import decode_number
 from headrace.registry.counters import PRODUCER_IDS_KEY, ProducerIdFloor, advance_counter
 from headrace.registry.interface import Registry
-from headrace.registry.topics import PartitionRecords
+from headrace.registry.topics import change_partition
 from headrace.runtime.disk import Disk
 from headrace.storage.store.flushed_offsets import LogKey
 from headrace.storage.store.log_store import LogStore
 
+log = logging.getLogger(__name__)
+
 _NAME = "known-leaders"
+_ADVICE = (
+    "remove it. If the registry was restored from an older copy since this broker ran last, run "
+    "`headrace registry rebuild` before the start; see docs/operations.md"
+)
 
 
 class KnownLeaders:
@@ -67,7 +72,7 @@ class KnownLeaders:
         self.is_new = True
 
     async def load(self) -> None:
-        found = await self._disk.run(_read, self._disk, self._path)
+        found = await self._disk.run(read_json_file, self._disk, self._path, dict[int, int], _ADVICE)
         if found is not None:
             self._starts, self.is_new = found, False
 
@@ -87,23 +92,8 @@ class KnownLeaders:
             self._starts, self.is_new = starts, False
 
 
-def _read(disk: Disk, path: str) -> dict[int, int] | None:
-    if not disk.exists(path):
-        return None
-    try:
-        return msgspec.json.decode(disk.read(path), type=dict[int, int])
-    except msgspec.MsgspecError as error:
-        raise StorageFailure(
-            f"{path} is damaged: {error}; remove it. If the registry was restored from an older copy since this broker "
-            "ran last, run `headrace registry rebuild` before the start; see docs/operations.md"
-        ) from error
-
-
-logger = logging.getLogger(__name__)
-
-
 async def set_aside_foreign_logs(
-    catalogue: Catalogue, store: LogStore, records: PartitionRecords, known: KnownLeaders, node_id: int
+    catalogue: Catalogue, store: LogStore, registry: Registry, known: KnownLeaders, node_id: int
 ) -> None:
     """Call this when the logs are open, before this broker registers."""
     if known.is_new:
@@ -111,31 +101,23 @@ async def set_aside_foreign_logs(
     foreign: list[LogKey] = []
     for topic in catalogue:
         for index, record in topic.partition_records.items():
-            log = store.get(topic.id, index)
-            if node_id not in record.replicas or log is None or log.end_offset == log.start_offset:
+            own_log = store.get(topic.id, index)
+            if node_id not in record.replicas or own_log is None or own_log.end_offset == own_log.start_offset:
                 continue
-            if has_foreign_history(record, log.epochs.latest, known.knows):
-                logger.warning(
+            if has_foreign_history(record, own_log.epochs.latest, known.knows):
+                log.warning(
                     "log diverges from the partition after a registry rollback; it is kept as a stray log and "
                     "replicated again (see docs/operations.md, Restoring an older registry) partition=%s-%d "
                     "leader_epoch=%d offsets=%d-%d",
                     topic.name,
                     index,
-                    log.epochs.latest,
-                    log.start_offset,
-                    log.end_offset,
+                    own_log.epochs.latest,
+                    own_log.start_offset,
+                    own_log.end_offset,
                 )
-                await _leave_isr(topic, index, records, node_id)
-                foreign.append(log.key)
+                await leave_isr(registry, topic, index, node_id)
+                foreign.append(own_log.key)
     await store.move_all_to_stray(foreign)
-
-
-async def _leave_isr(topic: Topic, index: int, records: PartitionRecords, node_id: int) -> None:
-    enough = min(topic.config.min_insync_replicas, len(topic.partition_records[index].replicas))
-    await records.change(topic.id, index, partial(remove_from_isr, node_id=node_id, min_insync=enough))
-
-
-log = logging.getLogger(__name__)
 
 
 async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: ProducerIdFloor) -> None:
@@ -161,7 +143,6 @@ async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: 
         counter,
         floor.value,
     )
-    records = PartitionRecords(registry)
     for topic_id, index, _, one in held:
 
         def raised(record: PartitionRecord, latest: int = one.epochs.latest) -> PartitionRecord | None:
@@ -171,5 +152,5 @@ async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: 
                 return None  # by a broker that was started earlier and has raised its epochs
             return raise_leader_epoch(record, max(latest, record.leader_epoch) + EPOCH_MARGIN)
 
-        await records.change(topic_id, index, raised)
+        await change_partition(registry, topic_id, index, raised)
     await advance_counter(registry, PRODUCER_IDS_KEY, PRODUCER_ID_MARGIN, at_least=floor.value)

@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from uuid import UUID
 
 from headrace.broker.cluster.cluster_metadata import ClusterMetadata
 from headrace.broker.topic import Topic
 from headrace.machines.controller.colocated_topics import colocated_record
+from headrace.model.configs import DAY_MS
 from headrace.model.errors import (
     InvalidPartitions,
     InvalidTopic,
@@ -26,11 +25,10 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import ACKS_PREFIX, COLOCATED_PREFIXES, is_internal, owner_of
-from headrace.model.registry_records import PartitionRecord
-from headrace.model.topic_configs import DAY_MS
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import BadVersion, Check, NoKey
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.topics import TopicRecord, TopicRecords, partition_key, topic_key
+from headrace.registry.topics import TopicRecords, partition_key, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 
@@ -52,20 +50,14 @@ class ColocatedTopics:
         self._entropy = entropy
 
     def find(self, topic: str, prefix: str) -> Topic | None:
-        owner, colocated_topic = self._directory.find(topic), self._directory.find(prefix + topic)
-        return (
-            colocated_topic
-            if owner is not None and colocated_topic is not None and _is_colocated_with(colocated_topic, owner)
-            else None
-        )
+        owner = self._directory.find(topic)
+        found = () if owner is None else self.of(owner, prefix)
+        return next(iter(found), None)
 
-    def of(self, owner: Topic) -> list[Topic]:
-        found = (self._directory.find(prefix + owner.name) for prefix in COLOCATED_PREFIXES)
-        return [
-            colocated_topic
-            for colocated_topic in found
-            if colocated_topic is not None and _is_colocated_with(colocated_topic, owner)
-        ]
+    def of(self, owner: Topic, *prefixes: str) -> list[Topic]:
+        """Return the co-located topics of a topic with these prefixes, by default all of them."""
+        found = (self._directory.find(prefix + owner.name) for prefix in prefixes or COLOCATED_PREFIXES)
+        return [topic for topic in found if topic is not None and _is_colocated_with(topic, owner)]
 
     def owner(self, colocated_topic: Topic) -> Topic | None:
         """Return the owner, or None if it was deleted; the co-located topic must then be deleted as well."""
@@ -92,8 +84,8 @@ class ColocatedTopics:
                 else:
                     return colocated_topic
             except _LOST_RACE:
-                keys = [partition_key(owner.id, index) for index in range(owner.partition_count)]
-                await self._mirror.read([*keys, topic_key(topic), topic_key(name)])
+                await self.read_changes(topic, owner.id, range(owner.partition_count))
+                await self._mirror.read([topic_key(name)])
 
     async def grow(self, owner: Topic) -> list[Topic]:
         """Extend the co-located topics of a topic with new partitions, and return them."""
@@ -105,7 +97,9 @@ class ColocatedTopics:
         for colocated_topic in self.of(owner):
             if _shared_configs(colocated_topic) != wanted:
                 await self._records.change_configs(
-                    colocated_topic.name, colocated_topic.id, partial(_with_shared, shared=wanted)
+                    colocated_topic.name,
+                    colocated_topic.id,
+                    lambda configs: {name: value for name, value in configs.items() if name != _MIN_INSYNC} | wanted,
                 )
                 await self._mirror.read([topic_key(colocated_topic.name)])
 
@@ -150,23 +144,22 @@ class ColocatedTopics:
         )
         records = self._new_records(owner, 0)
         await self._records.create(record, records, together_with=Check(entry.key, entry.version))
-        await self._read_changes(record.name, record.id, range(record.partitions))
+        await self.read_changes(record.name, record.id, range(record.partitions))
 
     async def _grow(self, colocated_topic: Topic, owner: Topic) -> None:
         count, total = colocated_topic.partition_count, owner.partition_count
         await self._records.add_partitions(
             colocated_topic.name, colocated_topic.id, total, self._new_records(owner, count)
         )
-        await self._read_changes(colocated_topic.name, colocated_topic.id, range(count, total))
+        await self.read_changes(colocated_topic.name, colocated_topic.id, range(count, total))
 
     def _new_records(self, owner: Topic, first: int) -> list[PartitionRecord]:
-        indexes = range(first, owner.partition_count)
-        missing = next((index for index in indexes if index not in owner.partition_records), None)
-        if missing is not None:
-            raise UnknownTopicOrPartition(f"partition {owner.name}-{missing} does not exist")
-        return [colocated_record(owner.partition_records[index], self._directory.nodes) for index in indexes]
+        return [
+            colocated_record(self._directory.partition_record(owner.name, index), self._directory.nodes)
+            for index in range(first, owner.partition_count)
+        ]
 
-    async def _read_changes(self, name: str, topic_id: UUID, indexes: range) -> None:
+    async def read_changes(self, name: str, topic_id: UUID, indexes: range) -> None:
         """Update the mirror with a change of this broker, without waiting for the watch."""
         await self._mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
@@ -194,7 +187,3 @@ def _colocated_configs(owner: Topic, prefix: str) -> dict[str, str]:
 
 def _shared_configs(topic: Topic) -> dict[str, str]:
     return {name: value for name, value in topic.record.configs.items() if name == _MIN_INSYNC}
-
-
-def _with_shared(configs: Mapping[str, str], shared: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in configs.items() if name != _MIN_INSYNC} | dict(shared)

@@ -29,12 +29,10 @@ from headrace.registry.interface import (
     Create,
     Registry,
     RegistryConflict,
-    RegistryOperation,
     RegistryUnavailable,
     SessionState,
     Set,
 )
-from headrace.registry.mirror import RegistryMirror
 from headrace.registry.topics import TopicRecords, encode_partition, partition_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.tasks import wait_until_set
@@ -57,18 +55,11 @@ class ControllerMoved(Exception):
 
 class Controller:
     def __init__(
-        self,
-        catalogue: Catalogue,
-        registry: Registry,
-        mirror: RegistryMirror,
-        membership: BrokerRegistration,
-        clock: Clock,
-        node_id: int,
+        self, catalogue: Catalogue, registry: Registry, membership: BrokerRegistration, clock: Clock, node_id: int
     ) -> None:
         self.is_active_controller = False
         self._catalogue = catalogue
         self._registry = registry
-        self._mirror = mirror
         self._membership = membership
         self._clock = clock
         self._node_id = node_id
@@ -128,7 +119,7 @@ class Controller:
             )
         except RegistryConflict as conflict:
             log.debug("controller election lost conflict=%s", conflict)
-        await self._mirror.read([CONTROLLER_KEY])
+        await self._catalogue.mirror.read([CONTROLLER_KEY])
 
     async def _run_as_controller(self) -> None:
         term = self._catalogue.controller
@@ -172,7 +163,10 @@ class Controller:
                     continue  # it was deleted during the await
                 # Co-located topics share the leader of their topic, so its configuration decides for them as well.
                 allows_unclean = topic.config.unclean_leader_election_enable
-                owner, *colocated_topics = [_configured(one, index, allows_unclean) for one in held]
+                owner, *colocated_topics = [
+                    ConfiguredPartition(one.partition_records[index], one.config.min_insync_replicas, allows_unclean)
+                    for one in held
+                ]
                 changed = update_colocated(owner, colocated_topics, live, prefers=prefers)
                 for one, record in zip(held, changed, strict=True):
                     if record is not None:
@@ -182,7 +176,6 @@ class Controller:
             yield change
 
     def _preferred_election_due(self) -> bool:
-        """Whether it is time to elect preferred leaders."""
         config = self._catalogue.config
         since = self._clock.monotonic() - self._preferred_at
         return config.auto_leader_rebalance_enable and since >= config.leader_imbalance_check_interval_seconds
@@ -199,11 +192,7 @@ class Controller:
             for index, record in topic.partition_records.items()
         }
         under_way = sum(reassignment.is_reassigning(record) for record in places.values())
-        brokers = {
-            node_id: node
-            for node_id, node in self._catalogue.nodes.items()
-            if node_id not in drained and not node.is_draining
-        }
+        brokers = self._catalogue.usable_brokers()
         held = {key: record.replicas for key, record in places.items() if not reassignment.is_reassigning(record)}
         if not any(drained.intersection(replicas) for replicas in held.values()) or not brokers:
             return
@@ -243,25 +232,23 @@ class Controller:
 
     async def _commit(self, changes: list[_PartitionChange], epoch_version: int) -> None:
         """Write all changes in one commit; if one of them is based on outdated data, write each of them separately."""
+        self._ensure_still_controller()
+        operations = [
+            Set(partition_key(topic.id, index), encode_partition(record), version)
+            for topic, index, version, record in changes
+        ]
         try:
-            await self._write([_set_operation(change) for change in changes], epoch_version)
+            await self._registry.commit([Check(CONTROLLER_EPOCH_KEY, epoch_version), *operations])
         except RegistryConflict:
-            await self._ensure_elected(epoch_version)
+            entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
+            if entry is None or entry.version != epoch_version:
+                await self._catalogue.mirror.read([CONTROLLER_KEY])
+                raise ControllerMoved from None
             if len(changes) > 1:
                 for change in changes:
                     await self._commit([change], epoch_version)
                 return
-        await self._mirror.read([partition_key(topic.id, index) for topic, index, _, _ in changes])
-
-    async def _write(self, operations: list[RegistryOperation], epoch_version: int) -> None:
-        self._ensure_still_controller()
-        await self._registry.commit([Check(CONTROLLER_EPOCH_KEY, epoch_version), *operations])
-
-    async def _ensure_elected(self, epoch_version: int) -> None:
-        entry = await self._registry.get(CONTROLLER_EPOCH_KEY)
-        if entry is None or entry.version != epoch_version:
-            await self._mirror.read([CONTROLLER_KEY])
-            raise ControllerMoved
+        await self._catalogue.mirror.read([partition_key(topic.id, index) for topic, index, _, _ in changes])
 
     async def _remove_orphans(self) -> None:
         """Remove partitions without a topic, which remain after a deletion or an abandoned creation. Since a topic may
@@ -315,13 +302,3 @@ def _warn_of_unclean_election(topic: Topic, index: int, record: PartitionRecord)
             record.leader,
             record.leader_epoch,
         )
-
-
-def _configured(topic: Topic, index: int, allows_unclean: bool) -> ConfiguredPartition:
-    record = topic.partition_records[index]
-    return ConfiguredPartition(record, min(topic.config.min_insync_replicas, len(record.replicas)), allows_unclean)
-
-
-def _set_operation(change: _PartitionChange) -> Set:
-    topic, index, version, record = change
-    return Set(partition_key(topic.id, index), encode_partition(record), version)

@@ -14,7 +14,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from headrace.broker.handlers import ReportErrors, RequestContext
-from headrace.broker.topic_catalogue import Catalogue, Topic
+from headrace.broker.topic import Topic
+from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
 from headrace.model.errors import (
@@ -33,7 +34,7 @@ from headrace.model.names import owner_of
 from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import drain, epoch_key
 from headrace.registry.interface import Registry
-from headrace.registry.topics import PartitionRecords, partition_key
+from headrace.registry.topics import change_partition, partition_key
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -63,65 +64,30 @@ DecideChange = Callable[[Topic, PartitionRecord], PartitionRecord | None]
 """Return the new record, or None if no change is needed, or raise."""
 
 
-class PartitionChanges:
-    def __init__(self, catalogue: Catalogue, records: PartitionRecords) -> None:
+class PartitionRequests:
+    def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
         self._catalogue = catalogue
-        self._records = records
+        self._registry = registry
 
-    async def attempt(self, topic: str, index: int, decide: DecideChange, deadline: float) -> None:
-        """Change one partition. Raise `RequestTimedOut` at the event loop's time `deadline`."""
-        await switch_to_task()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._change(topic, index, decide)
-        except TimeoutError:
-            raise RequestTimedOut from None
+    # Reassignments
 
-    async def _change(self, name: str, index: int, decide: DecideChange) -> None:
-        topic = self._catalogue.topic(name)
-        seen: list[PartitionRecord] = []
-
-        def decided(record: PartitionRecord) -> PartitionRecord | None:
-            seen.append(record)
-            changed = decide(topic, record)
-            return None if changed == record else changed
-
-        changed = None
-        if 0 <= index < topic.partition_count:
-            changed = await self._records.change(topic.id, index, decided)
-        if not seen:  # or the topic was deleted meanwhile
-            raise UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
-        if changed is not None:
-            # A later request to this broker must find the changed record.
-            await self._catalogue.mirror.read([partition_key(topic.id, index)])
-
-
-def deadline_after(timeout_ms: int) -> float:
-    return asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
-
-
-class ReassignmentRequests:
-    def __init__(self, catalogue: Catalogue, changes: PartitionChanges) -> None:
-        self._catalogue = catalogue
-        self._changes = changes
-
-    async def alter(
+    async def alter_reassignments(
         self, request: AlterPartitionReassignmentsRequest, _context: RequestContext
     ) -> AlterPartitionReassignmentsResponse:
         may_resize = request.allow_replication_factor_change
         response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_resize)
-        deadline = deadline_after(request.timeout_ms)
+        deadline = _deadline_after(request.timeout_ms)
         for topic in request.topics:
             results = ReassignableTopicResponse(name=topic.name)
             for requested in topic.partitions:
                 result = ReassignablePartitionResponse(partition_index=requested.partition_index)
                 with ReportErrors(result):
-                    await self._alter(topic.name, requested, may_resize, deadline)
+                    await self._reassign(topic.name, requested, may_resize, deadline)
                 results.partitions.append(result)
             response.responses.append(results)
         return response
 
-    async def list(
+    async def list_reassignments(
         self, request: ListPartitionReassignmentsRequest, _context: RequestContext
     ) -> ListPartitionReassignmentsResponse:
         wanted = (
@@ -132,7 +98,7 @@ class ReassignmentRequests:
             if wanted is not None and topic.name not in wanted:
                 continue
             moving = [
-                _ongoing_reassignment(index, record)
+                OngoingPartitionReassignment(index, [*record.replicas], [*record.adding], [*record.removing])
                 for index, record in sorted(topic.partition_records.items())
                 if (record.adding or record.removing) and (wanted is None or index in wanted[topic.name])
             ]
@@ -140,7 +106,7 @@ class ReassignmentRequests:
                 response.topics.append(OngoingTopicReassignment(name=topic.name, partitions=moving))
         return response
 
-    async def _alter(self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float) -> None:
+    async def _reassign(self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float) -> None:
         target = None if requested.replicas is None else tuple(requested.replicas)
 
         def decide(topic: Topic, record: PartitionRecord) -> PartitionRecord:
@@ -152,11 +118,15 @@ class ReassignmentRequests:
                 return cancel_reassignment(record)
             changed = begin_reassignment(record, target)
             self._check_brokers(target, record)
-            if not may_resize:
-                _check_replica_count(target, record)
+            size = len(record.replicas) - len(record.removing)  # of the target, if a reassignment is in progress
+            if len(target) != size and not may_resize:
+                raise InvalidReplicationFactor(
+                    f"The replication factor would change from {size} to {len(target)}, which the request does not "
+                    "allow."
+                )
             return changed
 
-        await self._changes.attempt(name, requested.partition_index, decide, deadline)
+        await self._change(name, requested.partition_index, decide, deadline)
 
     def _check_brokers(self, target: Sequence[int], record: PartitionRecord) -> None:
         """Raise unless all brokers that get a new replica are live. A replica may stay on a broker that is down."""
@@ -170,30 +140,9 @@ class ReassignmentRequests:
             if broker.is_draining:
                 raise InvalidReplicaAssignment(f"broker {node_id} is draining, so it cannot get a replica")
 
+    # Elections
 
-def _check_replica_count(target: Sequence[int], record: PartitionRecord) -> None:
-    size = len(record.replicas) - len(record.removing)  # of the target, if a reassignment is in progress
-    if len(target) != size:
-        raise InvalidReplicationFactor(
-            f"The replication factor would change from {size} to {len(target)}, which the request does not allow."
-        )
-
-
-def _ongoing_reassignment(index: int, record: PartitionRecord) -> OngoingPartitionReassignment:
-    return OngoingPartitionReassignment(
-        partition_index=index,
-        replicas=list(record.replicas),
-        adding_replicas=list(record.adding),
-        removing_replicas=list(record.removing),
-    )
-
-
-class ElectionRequests:
-    def __init__(self, catalogue: Catalogue, changes: PartitionChanges) -> None:
-        self._catalogue = catalogue
-        self._changes = changes
-
-    async def elect(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    async def elect_leaders(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
         if request.election_type not in (_PREFERRED, _UNCLEAN):
             raise InvalidRequest(
                 f"election type {request.election_type} does not exist; use 0 (preferred) or 1 (unclean)"
@@ -209,14 +158,14 @@ class ElectionRequests:
                 context.client_id,
                 requested,
             )
-        deadline = deadline_after(request.timeout_ms)
+        deadline = _deadline_after(request.timeout_ms)
         response = ElectLeadersResponse()
         for named in requested:
             results = []
             for index in named.partitions:
                 result = PartitionResult(partition_id=index)
                 with ReportErrors(result):
-                    await self._changes.attempt(named.topic, index, decide, deadline)
+                    await self._change(named.topic, index, decide, deadline)
                 if result.error_code != ElectionNotNeeded.code or request.topic_partitions is not None:
                     results.append(result)
             if results:
@@ -247,7 +196,7 @@ class ElectionRequests:
         live = self._catalogue.live_brokers
         if preferred in live and record.is_led_by(preferred, live[preferred].epoch):
             raise ElectionNotNeeded(f"broker {preferred} is already the leader")
-        elected = elect_preferred(record, live, min(topic.config.min_insync_replicas, len(record.replicas)))
+        elected = elect_preferred(record, live, topic.config.min_insync_replicas)
         if elected is None:
             raise PreferredLeaderNotAvailable(
                 f"broker {preferred} cannot become the leader: it is down, draining, or not in sync"
@@ -262,6 +211,54 @@ class ElectionRequests:
             )
         return elected
 
+    # Draining
+
+    async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
+        if request.is_drained:
+            await self._check_drain(request.broker_id)
+        await drain(self._registry, request.broker_id, is_drained=request.is_drained)
+        return DrainBrokerResponse()
+
+    async def _check_drain(self, node_id: int) -> None:
+        if await self._registry.get(epoch_key(node_id)) is None:
+            raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
+        others = sum(not node.is_draining for node in self._catalogue.live_brokers.values() if node.node_id != node_id)
+        records = (record for topic in self._catalogue for record in topic.partition_records.values())
+        needed = max(
+            (len(record.replicas) - len(record.removing) for record in records if node_id in record.replicas), default=0
+        )
+        if needed > others:
+            raise PolicyViolation(
+                f"broker {node_id} has partitions with {needed} replicas, but only {others} other brokers are "
+                "available; start another broker first"
+            )
+
+    # Changes
+
+    async def _change(self, name: str, index: int, decide: DecideChange, deadline: float) -> None:
+        """Change one partition. Raise `RequestTimedOut` at the event loop's time `deadline`."""
+        await switch_to_task()
+        topic, seen = self._catalogue.topic(name), False
+
+        def decided(record: PartitionRecord) -> PartitionRecord | None:
+            nonlocal seen
+            seen = True
+            changed = decide(topic, record)
+            return None if changed == record else changed
+
+        changed = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                if 0 <= index < topic.partition_count:
+                    changed = await change_partition(self._registry, topic.id, index, decided)
+                if not seen:  # or the topic was deleted meanwhile
+                    raise UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
+                if changed is not None:
+                    # A later request to this broker must find the changed record.
+                    await self._catalogue.mirror.read([partition_key(topic.id, index)])
+        except TimeoutError:
+            raise RequestTimedOut from None
+
 
 def _needs_election(topic: Topic, record: PartitionRecord, decide: DecideChange) -> bool:
     try:
@@ -273,32 +270,5 @@ def _needs_election(topic: Topic, record: PartitionRecord, decide: DecideChange)
     return True
 
 
-class DrainRequests:
-    def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
-        self._catalogue = catalogue
-        self._registry = registry
-
-    async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
-        if request.is_drained:
-            await self._check(request.broker_id)
-        await drain(self._registry, request.broker_id, is_drained=request.is_drained)
-        return DrainBrokerResponse()
-
-    async def _check(self, node_id: int) -> None:
-        if await self._registry.get(epoch_key(node_id)) is None:
-            raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
-        others = sum(not node.is_draining for node in self._catalogue.live_brokers.values() if node.node_id != node_id)
-        needed = max(self._replica_counts(node_id), default=0)
-        if needed > others:
-            raise PolicyViolation(
-                f"broker {node_id} has partitions with {needed} replicas, but only {others} other brokers are "
-                "available; start another broker first"
-            )
-
-    def _replica_counts(self, node_id: int) -> list[int]:
-        return [
-            len(record.replicas) - len(record.removing)
-            for topic in self._catalogue
-            for record in topic.partition_records.values()
-            if node_id in record.replicas
-        ]
+def _deadline_after(timeout_ms: int) -> float:
+    return asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000

@@ -47,15 +47,7 @@ class GroupConfigs:
         self.metadata_bytes_max = broker.offset_metadata_max_bytes
         self.migration_policy = MigrationPolicy(broker.group_consumer_migration_policy.lower())
         self._catalogue = catalogue
-        self._defaults = SubscriptionConfig(
-            consumer_heartbeat_interval_ms=broker.group_consumer_heartbeat_interval_ms,
-            consumer_session_timeout_ms=broker.group_consumer_session_timeout_ms,
-            share_delivery_count_limit=broker.group_share_delivery_count_limit,
-            share_heartbeat_interval_ms=broker.group_share_heartbeat_interval_ms,
-            share_partition_max_record_locks=broker.group_share_partition_max_record_locks,
-            share_record_lock_duration_ms=broker.group_share_record_lock_duration_ms,
-            share_session_timeout_ms=broker.group_share_session_timeout_ms,
-        )
+        self._defaults = broker.subscription_defaults
         self._registry = registry
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._configs: dict[str, SubscriptionConfig] = {}

@@ -8,7 +8,8 @@ from uuid import UUID
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import ReportErrors, RequestContext
-from headrace.broker.topic_catalogue import Catalogue, Topic
+from headrace.broker.topic import Topic
+from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.group_offsets import OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
     CoordinatorNotAvailable,

@@ -57,7 +57,7 @@ class AckedRetention:
                 continue
             colocated_topic = self._catalogue.colocated_topics.find(topic.name, ACKS_PREFIX)
             for index, partition in topic.replicas.items():
-                acks = None if colocated_topic is None else colocated_topic.local(index)
+                acks = None if colocated_topic is None else colocated_topic.replicas.get(index)
                 if acks is not None:
                     yield partition, acks
 

@@ -21,6 +21,7 @@ from headrace.broker.handlers import RequestContext, internal_context
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
+from headrace.model.configs import DAY_MS
 from headrace.model.errors import NotLeader, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicId
 from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
@@ -34,7 +35,6 @@ from headrace.model.message_headers import (
     without,
 )
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
-from headrace.model.topic_configs import DAY_MS
 from headrace.registry.topics import topic_key
 from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, read_records, split_batches

@@ -21,9 +21,9 @@ from headrace.broker.queues.lease_poll import LeasePoll, LeaseTarget
 from headrace.broker.queues.leases import ExtendLease, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
+from headrace.model.configs import HOUR_MS
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
 from headrace.model.names import check_group_id
-from headrace.model.subscription_configs import HOUR_MS
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.queues import (
     FailedSettleItem,

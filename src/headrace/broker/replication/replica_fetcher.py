@@ -14,13 +14,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.partition import Partition
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.model.broker_configs import LONG_MAX, BrokerConfig
+from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import (
     FetchSessionIdNotFound,
     HeadraceError,
@@ -29,6 +30,7 @@ from headrace.model.errors import (
     StorageFailure,
 )
 from headrace.model.registry_records import BrokerRecord, PartitionRecord
+from headrace.model.topic_configs import LONG_MAX
 from headrace.runtime.clock import Clock
 from headrace.runtime.tasks import wait_until_set
 from headrace.storage.log.flusher import Flusher
@@ -41,10 +43,6 @@ from headrace.wire.messages.fetch import (
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
     PartitionData,
     ReplicaState,
 )
@@ -55,7 +53,6 @@ _EPOCH_MAX = (1 << 31) - 1
 _CONNECTION_KEY = "replication"
 _PAUSE_SECONDS = 0.1
 _GRACE_SECONDS = 10.0
-_EARLIEST_LOCAL = -4
 
 SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
 
@@ -129,16 +126,11 @@ class FollowerSession:
 
 
 def _fetch_position(followed: FollowedPartition) -> tuple[int, int, int, int]:
+    """Return the leader epoch, the fetch offset, the epoch of the last batch and the log start offset."""
     log = followed.partition.log
-    return followed.leader_epoch, log.end_offset, _last_epoch(followed.partition), log.start_offset
-
-
-def _last_epoch(partition: Partition) -> int:
-    """Return the epoch of the last batch, or -1 for an empty log, which cannot diverge from the leader's."""
-    log = partition.log
-    if log.end_offset == log.start_offset:
-        return -1
-    return log.epochs.epoch_at(log.end_offset - 1)
+    is_empty = log.end_offset == log.start_offset  # an empty log cannot diverge from the leader's
+    last_epoch = -1 if is_empty else log.epochs.epoch_at(log.end_offset - 1)
+    return followed.leader_epoch, log.end_offset, last_epoch, log.start_offset
 
 
 @dataclass(eq=False, slots=True)
@@ -160,7 +152,6 @@ class FollowedPartition:
 class ReplicaFetcher:
     def __init__(
         self,
-        leader_id: int,
         peers: Peers,
         flusher: Flusher,
         config: Callable[[], BrokerConfig],
@@ -168,8 +159,9 @@ class ReplicaFetcher:
         clock: Clock,
         node_id: int,
         broker_epoch: int,
+        leader_id: int,
     ) -> None:
-        self.is_failing = False
+        self._is_failing = False
         self._leader_id = leader_id
         self._peers = peers
         self._flusher = flusher
@@ -179,9 +171,6 @@ class ReplicaFetcher:
         self._followed: dict[Partition, FollowedPartition] = {}
         self._session = FollowerSession(node_id, broker_epoch)
         self._wake = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._followed)
 
     def add(self, followed: FollowedPartition) -> None:
         known = self._followed.get(followed.partition)
@@ -210,14 +199,14 @@ class ReplicaFetcher:
                 continue
             try:
                 await self._fetch(ready)
-                self.is_failing = False
+                self._is_failing = False
             except StorageFailure as error:
                 log.error("replication failed leader=%d error=%s", self._leader_id, error)
                 await wait_until_set(self._wake, _PAUSE_SECONDS)
             except HeadraceError as error:
-                if not self.is_failing:
+                if not self._is_failing:
                     log.warning("fetch from the leader failed leader=%d error=%s", self._leader_id, error)
-                self.is_failing = True
+                self._is_failing = True
                 self._session.reset()
                 await wait_until_set(self._wake, _PAUSE_SECONDS)
 
@@ -244,17 +233,10 @@ class ReplicaFetcher:
             try:
                 await self._process(followed, data)
             except HeadraceError as error:
-                partition = followed.partition
-                log.warning(
-                    "replication of a partition failed partition=%s-%d error=%s",
-                    partition.topic,
-                    partition.index,
-                    error,
-                )
+                log.warning("replication of a partition failed partition=%s error=%s", followed.partition, error)
                 followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
 
     async def _process(self, followed: FollowedPartition, data: PartitionData) -> None:
-        """Process the response of the leader for one partition."""
         partition = followed.partition
         if not followed.is_current or self._followed.get(partition) is not followed:
             # The leader considers this response delivered, and its fetch session would not repeat it.
@@ -297,18 +279,11 @@ class ReplicaFetcher:
             offset = min(diverging.end_offset, own_end if own_end >= 0 else own_log.start_offset)
             is_unclean = followed.unclean_epoch >= 0 and own_log.epochs.latest < followed.unclean_epoch
             assert offset >= partition.high_watermark or is_unclean, (
-                f"{partition.topic}-{partition.index} would be truncated to {offset}, below its high watermark "
-                f"{partition.high_watermark} (I7)"
+                f"{partition} would be truncated to {offset}, below its high watermark {partition.high_watermark} (I7)"
             )
             if offset >= own_log.end_offset:
                 return
-            log.info(
-                "truncating the log partition=%s-%d from=%d to=%d",
-                partition.topic,
-                partition.index,
-                own_log.end_offset,
-                offset,
-            )
+            log.info("truncating the log partition=%s from=%d to=%d", partition, own_log.end_offset, offset)
             if offset <= own_log.start_offset:
                 await own_log.reset(own_log.start_offset)
             else:
@@ -328,9 +303,7 @@ class ReplicaFetcher:
                 raise OffsetOutOfRange(
                     f"the leader has no record at {own_log.end_offset}, although its log starts at {start}"
                 )
-            log.info(
-                "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
-            )
+            log.info("log reset to the leader's log start partition=%s offset=%d", partition, start)
             await own_log.reset(start)
             partition.on_truncated()
 
@@ -351,19 +324,10 @@ class ReplicaFetcher:
                 partition.on_truncated()
 
     async def _leader_start(self, followed: FollowedPartition) -> int:
-        requested = ListOffsetsPartition(
-            partition_index=followed.partition.index,
-            current_leader_epoch=followed.leader_epoch,
-            timestamp=_EARLIEST_LOCAL,
+        partition = followed.partition
+        (result,) = await self._peers.log_start_offsets(
+            self._leader_id, partition.topic, {partition.index: followed.leader_epoch}, _GRACE_SECONDS
         )
-        response: ListOffsetsResponse = await self._peers.call(
-            self._leader_id,
-            ListOffsetsRequest(
-                replica_id=-1, topics=[ListOffsetsTopic(name=followed.partition.topic, partitions=[requested])]
-            ),
-            timeout_seconds=_GRACE_SECONDS,
-        )
-        result = response.topics[0].partitions[0]
         if result.error_code:
             raise OffsetOutOfRange(f"the leader did not return its log start offset: error {result.error_code}")
         return result.offset
@@ -390,14 +354,11 @@ class FollowerFetchers:
         node_id: int,
         broker_epoch: int,
     ) -> None:
-        self._peers = peers
-        self._flusher = flusher
-        self._config = config
-        self._clock = clock
+        self._make_fetcher = partial(
+            ReplicaFetcher, peers, flusher, config, RateLimiter(), clock, node_id, broker_epoch
+        )
         self._spawn = spawn
         self._node_id = node_id
-        self._broker_epoch = broker_epoch
-        self._catching_up = RateLimiter()
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[Partition, int] = {}
 
@@ -408,27 +369,12 @@ class FollowerFetchers:
         self._leaders[partition] = leader.node_id
         fetcher = self._fetchers.get(leader.node_id)
         if fetcher is None:
-            fetcher = self._fetchers[leader.node_id] = ReplicaFetcher(
-                leader.node_id,
-                self._peers,
-                self._flusher,
-                self._config,
-                self._catching_up,
-                self._clock,
-                self._node_id,
-                self._broker_epoch,
-            )
+            fetcher = self._fetchers[leader.node_id] = self._make_fetcher(leader.node_id)
             self._spawn(fetcher.run(), f"replication from broker {leader.node_id}")
         is_joining = self._node_id not in record.isr
         fetcher.add(FollowedPartition(partition, record.leader_epoch, record.unclean_epoch, is_joining))
 
     def drop(self, partition: Partition) -> None:
-        """Stop replicating a partition."""
         node_id = self._leaders.pop(partition, None)
         if node_id is not None:
             self._fetchers[node_id].remove(partition)
-
-    @property
-    def lagging(self) -> int:
-        """Count the followed partitions whose leader does not respond."""
-        return sum(fetcher.is_failing * len(fetcher) for fetcher in self._fetchers.values())

@@ -21,7 +21,7 @@ from headrace.broker.replication.replica_fetcher import FollowerFetchers
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError
-from headrace.model.registry_records import NO_LEADER, Leadership, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import TopicRecords
 from headrace.runtime.clock import Clock
@@ -263,7 +263,10 @@ class Replicas:
             except HeadraceError as error:
                 failures.append(error)
         await self._known_leaders.add(
-            one for topic, partition in self._local_replicas(keys) for one in _leaderships(topic, partition.index)
+            leadership
+            for topic, partition in self._local_replicas(keys)
+            if (record := topic.partition_records.get(partition.index)) is not None
+            for leadership in record.leaderships
         )
         for topic, partition in self._local_replicas(keys):
             await self._apply_role(topic, partition)
@@ -418,8 +421,3 @@ class Replicas:
             max_compaction_lag_ms=config.max_compaction_lag_ms,
             delete_retention_ms=config.delete_retention_ms,
         )
-
-
-def _leaderships(topic: Topic, index: int) -> tuple[Leadership, ...]:
-    record = topic.partition_records.get(index)
-    return () if record is None else record.leaderships

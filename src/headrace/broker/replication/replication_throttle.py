@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 
 from headrace.broker.fetch.fetched_partition import FetchedPartition, FollowerIdentity
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.model.broker_configs import LONG_MAX, BrokerConfig
+from headrace.model.broker_configs import BrokerConfig
+from headrace.model.topic_configs import LONG_MAX
 
 
 class ReplicationThrottle:

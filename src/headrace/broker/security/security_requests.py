@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.broker.handlers import RequestContext, RequestHandler, report_error
 from headrace.model.errors import HeadraceError, IllegalSaslState, InvalidRequest, ResourceNotFound, SecurityDisabled
@@ -52,12 +52,7 @@ GROUP_OPERATIONS: Final = _READ | _DELETE | _DESCRIBE | _CONFIGS
 CLUSTER_OPERATIONS: Final = _CREATE | _ALTER | _DESCRIBE | _CLUSTER_ACTION | _IDEMPOTENT | _CONFIGS
 
 
-class GroupWithOperations(Protocol):
-    error_code: int
-    authorized_operations: int
-
-
-def add_authorized_operations(groups: Iterable[GroupWithOperations]) -> None:
+def add_authorized_operations(groups: Iterable[Any]) -> None:
     for group in groups:
         if not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS

@@ -102,7 +102,7 @@ class TransactionMarkers:
         """Write the marker to a partition led by this broker unless it has it; return when it is durable."""
         producer = outcome.producer
         self._verified.forget(partition, producer.id)
-        if partition.has_marker(producer.id, producer.epoch):
+        if partition.state.producers.has_marker(producer.id, producer.epoch):
             # Written by an earlier attempt or before a crash, and perhaps not on the disk yet.
             _check_epoch(partition, outcome, producer.epoch)
             await self._durable(partition, partition.log.end_offset)

@@ -21,10 +21,11 @@ from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import Create, Delete, Registry
 from headrace.registry.topics import (
     PARTITIONS_KEY,
-    PartitionRecords,
     TopicRecords,
+    change_partition,
     decode_partition,
     parse_partition_key,
+    remove_partitions,
     tombstone_key,
 )
 from headrace.runtime.clock import SystemClock
@@ -119,13 +120,13 @@ async def plan_for(registry: Registry, inventory: LogInventory, *, adopts: bool 
 
 async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
     """Write the plan. It can be repeated after a crash: partially written topics are removed first."""
-    topics, partitions = TopicRecords(registry), PartitionRecords(registry)
+    topics = TopicRecords(registry)
     for (topic_id, index), epoch in plan.raised.items():
-        await partitions.change(topic_id, index, partial(raise_leader_epoch, epoch=epoch))
+        await change_partition(registry, topic_id, index, partial(raise_leader_epoch, epoch=epoch))
     for known, total, records in plan.grown:
         await topics.add_partitions(known.name, known.id, total, records)
     for record, records in plan.created:
-        await partitions.remove_all(record.id)
+        await remove_partitions(registry, record.id)
         tombstone = await registry.get(tombstone_key(record.id))
         if tombstone is not None:
             await registry.commit([Delete(tombstone.key, tombstone.version)])

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from headrace.machines.controller.leadership import LiveBrokers, elect_preferred, update_leadership
+from msgspec.structs import replace
+
+from headrace.machines.controller.leadership import LiveBrokers, elect_preferred, new_partition, update_leadership
 from headrace.machines.controller.reassignment import (
     begin_reassignment,
     complete_reassignment,
@@ -22,12 +24,12 @@ from headrace.machines.controller.reassignment import (
     target_replicas,
 )
 from headrace.model.errors import InvalidReplicaAssignment
-from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 
 
 class ConfiguredPartition(NamedTuple):
-    """A partition, the number of in-sync replicas that it needs to accept writes, and whether a replica that may lack
-    committed records becomes the leader if no other can."""
+    """A partition, its min.insync.replicas, and whether a replica that may lack committed records becomes the leader if
+    no other can."""
 
     record: PartitionRecord
     min_insync: int
@@ -49,28 +51,23 @@ def update_colocated(
 
 
 def colocated_record(owner: PartitionRecord, live: LiveBrokers) -> PartitionRecord:
-    """Return the record of a new co-located partition, which shares a reassignment in progress of its owner. All live
-    replicas are in sync, because the partition is empty."""
-    up = tuple(node_id for node_id in owner.replicas if node_id in live)
-    leads = owner.leader in up and live[owner.leader].epoch == owner.leader_broker_epoch
-    leader = live[owner.leader if leads else up[0]] if up else None
-    return PartitionRecord(
-        replicas=owner.replicas,
-        isr=up or owner.replicas,
-        leader=leader.node_id if leader else NO_LEADER,
-        leader_broker_epoch=leader.epoch if leader else NO_EPOCH,
-        adding=owner.adding,
-        removing=owner.removing,
-    )
+    """Return the record of a new co-located partition, which shares the leader and a reassignment in progress of its
+    owner."""
+    leads = owner.leader in live and live[owner.leader].epoch == owner.leader_broker_epoch
+    record = new_partition(owner.replicas, live, leader=owner.leader if leads else NO_LEADER)
+    return replace(record, adding=owner.adding, removing=owner.removing)
 
 
 def _updated_owner(
     owner: ConfiguredPartition, colocated_topics: Sequence[PartitionRecord], live: LiveBrokers, *, prefers: bool
 ) -> PartitionRecord | None:
     record, min_insync, allows_unclean = owner
-    favored = _in_sync_everywhere(colocated_topics)
+    in_sync = [frozenset(record.isr) for record in colocated_topics]
+    favored = frozenset.intersection(*in_sync) if in_sync else ()
     changed = update_leadership(record, live, min_insync, favored=favored, allows_unclean=allows_unclean)
-    if changed is None and all(_is_at_target(record, one, live) for one in colocated_topics):
+    if changed is None and all(
+        target_replicas(one) == target_replicas(record) and is_target_in_sync(one, live) for one in colocated_topics
+    ):
         changed = complete_reassignment(record, min_insync, live, favored=favored)
     if changed is None and prefers and (not colocated_topics or record.replicas[0] in favored):
         changed = elect_preferred(record, live, min_insync)
@@ -98,13 +95,3 @@ def _reassigned_with_owner(
     except InvalidReplicaAssignment:
         return None  # it would remove all replicas that have every committed record: another must be in sync first
     return update_leadership(begun, live, colocated_topic.min_insync, favored=favored) or begun
-
-
-def _in_sync_everywhere(colocated_topics: Sequence[PartitionRecord]) -> Collection[int]:
-    in_sync = [frozenset(record.isr) for record in colocated_topics]
-    return frozenset.intersection(*in_sync) if in_sync else ()
-
-
-def _is_at_target(owner: PartitionRecord, colocated_topic: PartitionRecord, live: LiveBrokers) -> bool:
-    """Whether the co-located partition is in sync on the target of the owner's reassignment."""
-    return target_replicas(colocated_topic) == target_replicas(owner) and is_target_in_sync(colocated_topic, live)

@@ -29,6 +29,19 @@ PAST_MAX = 16
 about ten bytes in the registry."""
 
 
+def new_partition(replicas: Nodes, live: LiveBrokers, *, leader: int = NO_LEADER) -> PartitionRecord:
+    """Return the record of a new partition, led by `leader` if that is a live replica, else by the first live one. All
+    live replicas are in sync, because the partition is empty."""
+    up = tuple(node_id for node_id in replicas if node_id in live)
+    elected = live[leader if leader in up else up[0]] if up else None
+    return PartitionRecord(
+        replicas=replicas,
+        isr=up or replicas,
+        leader=elected.node_id if elected else NO_LEADER,
+        leader_broker_epoch=elected.epoch if elected else NO_EPOCH,
+    )
+
+
 def update_leadership(
     record: PartitionRecord,
     live: LiveBrokers,
@@ -70,18 +83,17 @@ def elect_preferred(record: PartitionRecord, live: LiveBrokers, min_insync: int)
 
 
 def elect_unclean(
-    record: PartitionRecord, live: LiveBrokers, candidate: int | None = None, *, favored: Collection[int] = ()
+    record: PartitionRecord, live: LiveBrokers, *, favored: Collection[int] = ()
 ) -> PartitionRecord | None:
-    """Elect a replica that may lack committed records: `candidate`, or else the first live replica, preferably one in
-    `favored`. Return None if none is live. This restores availability at the cost of data loss: an operator requests
-    it, or the topic's configuration allows it."""
+    """Elect the first live replica, preferably one in `favored`, although it may lack committed records. Return None if
+    none is live. This restores availability at the cost of data loss: an operator requests it, or the topic's
+    configuration allows it."""
     if _has_live_leader(record, live):
         raise ElectionNotNeeded(f"broker {record.leader} is the leader")
     complete = _clean_candidate(record, live, ())
     if complete != NO_LEADER:
         raise ElectionNotNeeded(f"broker {complete} has all committed records and will be elected without loss")
-    requested = record.replicas if candidate is None else (candidate,)
-    chosen = _first_live(tuple(node_id for node_id in requested if node_id in record.replicas), live, favored)
+    chosen = _first_live(record.replicas, live, favored)
     if chosen == NO_LEADER:
         return None
     lossy = with_leader(replace(record, isr=(chosen,), elr=()), live[chosen])

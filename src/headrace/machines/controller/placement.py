@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.registry_records import BrokerRecord, Nodes
 
 Key = TypeVar("Key", bound=Hashable)
+_Chains = dict[int, list[tuple[Key, int, int]]]
 
 
 def place_replicas(
@@ -67,9 +68,7 @@ def _balance_new_replicas(current: Mapping[Key, Nodes], target: dict[Key, Nodes]
 
     while (chain := _next_chain(target, new, loads)) is not None:
         for key, giver, taker in chain:
-            target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
-            loads.count(giver, -1)
-            loads.count(taker, 1)
+            loads.move(target, key, giver, taker)
             del new[giver][key]
             new[taker][key] = None
 
@@ -77,27 +76,40 @@ def _balance_new_replicas(current: Mapping[Key, Nodes], target: dict[Key, Nodes]
 def _next_chain(
     target: Mapping[Key, Nodes], new: Mapping[int, Mapping[Key, None]], loads: _BrokerLoads
 ) -> list[tuple[Key, int, int]] | None:
-    """Return the moves of new replicas, as (partition, from, to), that take one replica off a broker and give one to a
-    broker with at least two fewer."""
-    lowest = min(loads.load.values())
-    for first in sorted(loads.load, key=lambda node_id: -loads.load[node_id]):
-        if loads.load[first] - lowest < 2:
+    """Return moves of new replicas that take one replica off a broker and give one to a broker with at least two
+    fewer."""
+
+    def moves(giver: int, chains: _Chains[Key]) -> Iterator[tuple[Key, int]]:
+        for key in new[giver]:
+            if len(chains) == len(loads.load):
+                return
+            if not any(key == moved for moved, _, _ in chains[giver]):
+                for taker in loads.load:
+                    if taker not in chains and loads.may_move(target[key], giver, taker):
+                        yield key, taker
+
+    return _shortest_chain(loads.load, moves)
+
+
+def _shortest_chain(
+    counts: Mapping[int, int], moves: Callable[[int, _Chains[Key]], Iterable[tuple[Key, int]]]
+) -> list[tuple[Key, int, int]] | None:
+    """Return moves, as (partition, from, to), that lead from a broker to one with at least two fewer, or None. `moves`
+    returns those from a broker, given the chains to the brokers that were already reached."""
+    lowest = min(counts.values())
+    for first in sorted(counts, key=lambda node_id: -counts[node_id]):
+        if counts[first] - lowest < 2:
             break
-        chains: dict[int, list[tuple[Key, int, int]]] = {first: []}
+        chains: _Chains[Key] = {first: []}
         queue = deque([first])
         while queue:
             giver = queue.popleft()
-            if loads.load[first] - loads.load[giver] >= 2:
+            if counts[first] - counts[giver] >= 2:
                 return chains[giver]
-            for key in new[giver]:
-                if len(chains) == len(loads.load):
-                    break
-                if any(key == moved for moved, _, _ in chains[giver]):
-                    continue
-                for taker in loads.load:
-                    if taker not in chains and loads.may_move(target[key], giver, taker):
-                        chains[taker] = [*chains[giver], (key, giver, taker)]
-                        queue.append(taker)
+            for key, taker in moves(giver, chains):
+                if taker not in chains:
+                    chains[taker] = [*chains[giver], (key, giver, taker)]
+                    queue.append(taker)
     return None
 
 
@@ -118,11 +130,8 @@ def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
         return None
 
     while (move := next_move()) is not None:
-        key, giver, taker = move
-        target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
-        loads.count(giver, -1)
-        loads.count(taker, 1)
-        candidates.update(key)
+        loads.move(target, *move)
+        candidates.update(move[0])
 
 
 class _Candidates(Generic[Key]):
@@ -161,8 +170,6 @@ class _Candidates(Generic[Key]):
 
 
 class _BrokerLoads:
-    """The replicas and first replicas per broker and rack."""
-
     def __init__(self, brokers: Mapping[int, BrokerRecord]) -> None:
         self.load: dict[int, int] = dict.fromkeys(sorted(brokers), 0)
         self.leaders: Counter[int] = Counter()
@@ -176,6 +183,11 @@ class _BrokerLoads:
     def count(self, node_id: int, replicas: int) -> None:
         self.load[node_id] += replicas
         self._rack_load[self._rack[node_id]] += replicas
+
+    def move(self, target: dict[Key, Nodes], key: Key, giver: int, taker: int) -> None:
+        target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
+        self.count(giver, -1)
+        self.count(taker, 1)
 
     def filled(self, nodes: Nodes, replication: int) -> Nodes:
         """Add replicas to `nodes` up to the replication factor, and count them."""
@@ -194,7 +206,7 @@ class _BrokerLoads:
             self.leaders[leader] += 1
             led[key] = _with_leader_first(leader, nodes)
         while (path := self._path(led)) is not None:
-            for key, leader in path:
+            for key, _, leader in path:
                 self.leaders[led[key][0]] -= 1
                 self.leaders[leader] += 1
                 led[key] = _with_leader_first(leader, led[key])
@@ -206,25 +218,14 @@ class _BrokerLoads:
         others = {self._rack[node_id] for node_id in nodes if node_id != giver}
         return self._rack[taker] not in others or self._rack[giver] in others
 
-    def _path(self, led: Mapping[Key, Nodes]) -> list[tuple[Key, int]] | None:
+    def _path(self, led: Mapping[Key, Nodes]) -> list[tuple[Key, int, int]] | None:
         """Return a chain of leadership transfers from a broker to one with at least two fewer leaderships, or None. The
         chain passes through other brokers if the two share no partition."""
         led_by: dict[int, list[Key]] = {node_id: [] for node_id in self.load}
         for key, nodes in led.items():
             led_by[nodes[0]].append(key)
-        for giver in sorted(self.load, key=lambda node_id: -self.leaders[node_id]):
-            paths: dict[int, list[tuple[Key, int]]] = {giver: []}
-            queue = deque([giver])
-            while queue:
-                node_id = queue.popleft()
-                if self.leaders[giver] - self.leaders[node_id] >= 2:
-                    return paths[node_id]
-                for key in led_by[node_id]:
-                    for other in led[key]:
-                        if other not in paths:
-                            paths[other] = [*paths[node_id], (key, other)]
-                            queue.append(other)
-        return None
+        leaders = {node_id: self.leaders[node_id] for node_id in self.load}
+        return _shortest_chain(leaders, lambda node_id, _: ((key, one) for key in led_by[node_id] for one in led[key]))
 
     def _best_broker(self, nodes: Nodes) -> int:
         """Return the best broker for another replica. The rack is chosen before the broker: otherwise all brokers with

@@ -60,64 +60,47 @@ def plan_rebuild(
     by_id = {record.id: record for record in by_name.values()}
     # Owners before their co-located topics, and the newest of several topics with one name.
     for record in sorted(found.values(), key=lambda one: (one.owner is not None, -one.created_ms, one.name)):
-        held = [key for key in logs if key[0] == record.id]
-        if not held:
+        own_logs = {index: ends for (topic_id, index), ends in logs.items() if topic_id == record.id}
+        if not own_logs:
             continue
+        total = max(record.partitions, 1 + max(own_logs))
         if record.id in by_id:
-            _grow(plan, by_id[record.id], record, logs, held, epoch_floor)
+            before = by_id[record.id]
+            if total > before.partitions:
+                new = _new_partitions(plan, before.name, range(before.partitions, total), own_logs, epoch_floor)
+                plan.grown.append((before, total, new))
         elif record.name in by_name:
             plan.problems.append(f"topic {record.name} ({record.id}): another topic has this name; adopt it with --as")
         elif record.owner is not None and record.owner not in by_id:
             plan.problems.append(f"topic {record.name} ({record.id}): the topic with which it is co-located is missing")
         else:
-            count = max(record.partitions, 1 + max(index for _, index in held))
-            whole = replace(record, partitions=count)
-            plan.created.append((whole, _records(plan, whole, 0, logs, held, epoch_floor)))
+            whole = replace(record, partitions=total)
+            plan.created.append((whole, _new_partitions(plan, whole.name, range(total), own_logs, epoch_floor)))
             by_name[record.name] = by_id[record.id] = whole
     for topic_id in {topic_id for topic_id, _ in logs} - found.keys() - by_id.keys():
         plan.problems.append(
             f"topic id {topic_id}: it has no topic file, so its name is unknown; adopt it with --as NAME"
         )
-    _raise_epochs(plan, places, logs, epoch_floor)
+    plan.raised = _raised_epochs(plan, places, logs, epoch_floor)
     return plan
 
 
-def _grow(
-    plan: RebuildPlan,
-    known: TopicRecord,
-    found: TopicRecord,
-    logs: Mapping[LogKey, Mapping[int, LogEnd]],
-    held: list[LogKey],
-    epoch_floor: int,
-) -> None:
-    total = max(found.partitions, 1 + max(index for _, index in held))
-    if total > known.partitions:
-        grown = replace(known, partitions=total)
-        plan.grown.append((known, total, _records(plan, grown, known.partitions, logs, held, epoch_floor)))
-
-
-def _records(
-    plan: RebuildPlan,
-    topic: TopicRecord,
-    first: int,
-    logs: Mapping[LogKey, Mapping[int, LogEnd]],
-    held: list[LogKey],
-    epoch_floor: int,
+def _new_partitions(
+    plan: RebuildPlan, topic: str, indexes: range, logs: Mapping[int, Mapping[int, LogEnd]], epoch_floor: int
 ) -> list[PartitionRecord]:
-    everywhere = sorted({node_id for key in held for node_id in logs[key]})
+    everywhere = sorted({node_id for ends in logs.values() for node_id in ends})
     records = []
-    for index in range(first, topic.partitions):
-        ends = logs.get((topic.id, index), {})
+    for index in indexes:
+        ends = logs.get(index, {})
         if not ends:
-            plan.problems.append(f"{topic.name}-{index}: no log was found; the partition is created empty")
+            plan.problems.append(f"{topic}-{index}: no log was found; the partition is created empty")
         nodes = sorted(ends) or everywhere
         turn = index % len(nodes)
         best = max(ends.values(), default=LogEnd(NO_EPOCH, 0))
-        in_sync = [node_id for node_id in nodes if ends.get(node_id, best) == best]
         records.append(
             PartitionRecord(
                 replicas=(*nodes[turn:], *nodes[:turn]),
-                isr=tuple(in_sync),
+                isr=tuple(node_id for node_id in nodes if ends.get(node_id, best) == best),
                 leader=NO_LEADER,
                 leader_epoch=max(best.leader_epoch, epoch_floor) + EPOCH_MARGIN,
             )
@@ -125,19 +108,18 @@ def _records(
     return records
 
 
-def _raise_epochs(
+def _raised_epochs(
     plan: RebuildPlan,
     places: Mapping[LogKey, PartitionRecord],
     logs: Mapping[LogKey, Mapping[int, LogEnd]],
     epoch_floor: int,
-) -> None:
+) -> dict[LogKey, int]:
     """A registry that lacks topics or epochs is older than the logs, so all epochs in it may have been used."""
     known_epochs = {key: max(end.leader_epoch for end in ends.values()) for key, ends in logs.items() if ends}
-    is_older = bool(plan.created or plan.grown) or any(
-        epoch > places[key].leader_epoch for key, epoch in known_epochs.items() if key in places
-    )
-    if is_older:
-        plan.raised = {
-            key: max(record.leader_epoch, known_epochs.get(key, NO_EPOCH), epoch_floor) + EPOCH_MARGIN
-            for key, record in places.items()
-        }
+    is_older = any(known_epochs.get(key, NO_EPOCH) > record.leader_epoch for key, record in places.items())
+    if not (is_older or plan.created or plan.grown):
+        return {}
+    return {
+        key: max(record.leader_epoch, known_epochs.get(key, NO_EPOCH), epoch_floor) + EPOCH_MARGIN
+        for key, record in places.items()
+    }

@@ -20,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from headrace.machines.controller.leadership import with_isr
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
@@ -35,9 +36,9 @@ class IsrState:
         "_epoch_start",
         "_followers",
         "_isr_size",
-        "_maximal_isr",
         "_node_id",
         "_slowest",
+        "maximal_isr",
         "proposed",
         "record",
     )
@@ -56,18 +57,13 @@ class IsrState:
             if follower != node_id
         }
         self._awaited: frozenset[int] = frozenset()
-        self._maximal_isr: frozenset[int]
-        self._isr_size: int
         self._slowest: int
         self._recompute()
 
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The union of the ISR and the proposed ISR."""
-        return self._maximal_isr
-
     def has_min_isr(self, min_insync: int) -> bool:
-        return self._isr_size >= min_insync
+        """Whether the ISR is large enough to commit. A partition with fewer replicas than min.insync.replicas needs all
+        of them."""
+        return self._isr_size >= min(min_insync, len(self.record.replicas))
 
     def high_watermark(self, flushed_offset: int, current: int, min_insync: int) -> int:
         """Return the high watermark. It may advance after a flush, a fetch, `update_record` and `proposal`."""
@@ -97,10 +93,7 @@ class IsrState:
         """
         follower = self._followers.get(node_id)
         return (
-            follower is None
-            or follower.offset != _UNKNOWN
-            or node_id in self._maximal_isr
-            or node_id in self.record.elr
+            follower is None or follower.offset != _UNKNOWN or node_id in self.maximal_isr or node_id in self.record.elr
         )
 
     def record_caught_up(self, end_offset: int, now: float) -> None:
@@ -127,7 +120,7 @@ class IsrState:
         oldest = now - lag_seconds_max
         near = {node_id for node_id, follower in self._followers.items() if follower.caught_up_at >= oldest}
         eligible = {node_id for node_id in near if self._may_join(node_id, live)}
-        self._awaited = frozenset(eligible - self._maximal_isr)
+        self._awaited = frozenset(eligible - self.maximal_isr)
         self._recompute()
         if self.proposed is not None:
             return None
@@ -187,31 +180,29 @@ class IsrState:
 
     def _recompute(self) -> None:
         proposed = self.record if self.proposed is None else self.proposed
-        self._maximal_isr = frozenset(self.record.isr + proposed.isr)
+        self.maximal_isr = frozenset(self.record.isr + proposed.isr)  # those that may be in effect
         self._isr_size = 0 if self.record.elr else min(len(self.record.isr), len(proposed.isr))
         self._slowest = self._recompute_slowest()
 
     def _recompute_slowest(self) -> int:
-        counted = self._maximal_isr | self._awaited
+        counted = self.maximal_isr | self._awaited
         return min(
             (follower.offset for node_id, follower in self._followers.items() if node_id in counted),
             default=_BEHIND_ALL,
         )
 
 
+@dataclass(slots=True, eq=False)
 class _FollowerState:
     """`end_offset` is the leader's log end offset at the last fetch of the follower: a follower that now fetches from
     there had caught up at that time. In a busy partition every follower is one fetch behind."""
 
-    __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "log_start_offset", "offset")
-
-    def __init__(self, caught_up_at: float) -> None:
-        self.broker_epoch = NO_EPOCH
-        self.offset = _UNKNOWN
-        self.log_start_offset = _UNKNOWN
-        self.end_offset = _BEHIND_ALL
-        self.fetched_at = float("-inf")
-        self.caught_up_at = caught_up_at
+    caught_up_at: float
+    broker_epoch: int = NO_EPOCH
+    offset: int = _UNKNOWN
+    log_start_offset: int = _UNKNOWN
+    end_offset: int = _BEHIND_ALL
+    fetched_at: float = float("-inf")
 
     def note(self, broker_epoch: int, offset: int, log_start_offset: int, end_offset: int, now: float) -> None:
         if offset >= end_offset:

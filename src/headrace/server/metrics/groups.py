@@ -110,7 +110,7 @@ async def _end_offsets(broker: Broker, places: Collection[TopicPartition]) -> di
         found = broker.catalogue.find(topic)
         if found is None or index not in found.partition_records:
             continue
-        held = found.local(index)
+        held = found.replicas.get(index)
         if held is not None:  # a follower's high watermark may be behind
             ends[topic, index] = held.high_watermark
         else:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
-from headrace.broker.topic import Topic, TopicCounts
+from headrace.broker.partition import Partition, TopicCounts
+from headrace.broker.topic import Topic
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.model.registry_records import NO_LEADER

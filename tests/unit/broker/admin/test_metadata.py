@@ -18,9 +18,10 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import ZERO_ID
+from headrace.model.registry_records import TopicRecord
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import RegistryEntry
-from headrace.registry.topics import TopicRecord, topic_key
+from headrace.registry.topics import topic_key
 from headrace.wire.messages.metadata import (
     Cursor,
     DescribeClusterRequest,

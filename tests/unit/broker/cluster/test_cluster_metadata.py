@@ -12,10 +12,10 @@ from headrace.broker.cluster.cluster_metadata import ClusterMetadata
 from headrace.broker.topic import Topic
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord, TopicRecord
 from headrace.registry.brokers import CONTROLLER_KEY, drained_key, live_key
 from headrace.registry.interface import RegistryEntry
-from headrace.registry.topics import TopicRecord, encode_partition, partition_key, topic_key
+from headrace.registry.topics import encode_partition, partition_key, topic_key
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epoch=1)

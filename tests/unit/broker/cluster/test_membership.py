@@ -17,8 +17,8 @@ from headrace.broker.cluster.membership import (
     confirm_broker_epoch,
 )
 from headrace.model.registry_records import BrokerRecord, ControllerRecord
-from headrace.registry.brokers import CONTROLLER_KEY, decode_broker, epoch_key, live_key
-from headrace.registry.interface import Create, RegistryUnavailable, SessionLost, SessionState, Set
+from headrace.registry.brokers import CONTROLLER_KEY, epoch_key, live_key
+from headrace.registry.interface import Create, RegistryUnavailable, SessionLost, SessionState, Set, decode_json
 from headrace.testkit.disk import SimDisk
 from headrace.testkit.entropy import SeededEntropy
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
@@ -59,7 +59,7 @@ class MembershipHarness:
 
     def listed(self) -> BrokerRecord | None:
         entry = self.state.entries.get(live_key(1))
-        return None if entry is None else decode_broker(entry)
+        return None if entry is None else decode_json(entry, BrokerRecord)
 
 
 def on_stage(test: Callable[[MembershipHarness], Awaitable[None]]) -> Callable[[], None]:
@@ -434,7 +434,7 @@ async def test_an_entry_that_changes_during_its_replacement_is_read_again(harnes
     async def let_another_write_first(operations: list[Create]) -> None:
         registry.commit = commit  # type: ignore[method-assign]
         entry = harness.state.entries[live_key(1)]
-        draining = msgspec.structs.replace(decode_broker(entry), is_draining=True)
+        draining = msgspec.structs.replace(decode_json(entry, BrokerRecord), is_draining=True)
         harness.state.commit([Set(entry.key, msgspec.json.encode(draining), entry.version)], None)
         await commit(operations)
 

@@ -8,7 +8,6 @@ import pytest
 from tests.unit.client.scripted_cluster import Fault, ScriptedCluster, in_world
 
 from headrace.broker.cluster.peers import Peers
-from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import ConnectionLost, Unreachable
 from headrace.model.errors import RequestTimedOut
 from headrace.testkit.world import World
@@ -16,16 +15,11 @@ from headrace.wire import apis
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 
-def peers_of(scripted_cluster: ScriptedCluster, made: list[TcpDialer] | None = None) -> Peers:
-    def make_dialer() -> TcpDialer:
-        dialer = TcpDialer(scripted_cluster.world.network, "broker 9")
-        (made if made is not None else []).append(dialer)
-        return dialer
-
+def peers_of(scripted_cluster: ScriptedCluster) -> Peers:
     def address_of(node_id: int) -> tuple[str, int] | None:
         return scripted_cluster.brokers[node_id].address if node_id in scripted_cluster.brokers else None
 
-    return Peers(make_dialer, address_of)
+    return Peers(scripted_cluster.world.network, 9, address_of)
 
 
 def connections(scripted_cluster: ScriptedCluster, node_id: int = 1) -> int:
@@ -49,17 +43,16 @@ def test_a_peer_has_one_connection_per_connection_key() -> None:
 
 def test_a_single_broker_creates_no_dialer() -> None:
     async def scenario(world: World) -> None:
-        made: list[TcpDialer] = []
         scripted_cluster = ScriptedCluster(world)
-        peers = peers_of(scripted_cluster, made)
+        peers = peers_of(scripted_cluster)
         with pytest.raises(Unreachable, match="broker 1 is not live"):
             await peers.call(1, MetadataRequest(), timeout_seconds=1)
         peers.close()
-        assert not made
+        assert peers._transports is None
         await scripted_cluster.broker()
         await peers.call(1, MetadataRequest(), timeout_seconds=1)
         await peers.call(1, MetadataRequest(), timeout_seconds=1)
-        assert len(made) == 1
+        assert connections(scripted_cluster) == 1
         peers.close()
 
     in_world(scenario)

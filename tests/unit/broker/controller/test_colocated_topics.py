@@ -13,7 +13,7 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
-from headrace.broker.topic_catalogue import Topic
+from headrace.broker.topic import Topic
 from headrace.machines.controller.leadership import with_leader
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.errors import InvalidTopic, UnknownTopicOrPartition

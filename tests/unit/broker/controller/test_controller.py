@@ -13,12 +13,19 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClust
 
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.names import CONSUMER_OFFSETS
-from headrace.model.registry_records import PartitionRecord
-from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, decode_controller, drain, live_key
-from headrace.registry.interface import Check, Create, OutcomeUnknown, RegistryEntry, RegistryOperation, Set
+from headrace.model.registry_records import ControllerRecord, PartitionRecord, TopicRecord
+from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, drain, live_key
+from headrace.registry.interface import (
+    Check,
+    Create,
+    OutcomeUnknown,
+    RegistryEntry,
+    RegistryOperation,
+    Set,
+    decode_json,
+)
 from headrace.registry.topics import (
     PARTITIONS_KEY,
-    TopicRecord,
     create_operations,
     encode_partition,
     partition_key,
@@ -30,7 +37,9 @@ PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epo
 
 
 def controller(simulated_cluster: SimulatedCluster) -> SimulatedClusterBroker:
-    return simulated_cluster[decode_controller(simulated_cluster.registry_ensemble.entries[CONTROLLER_KEY]).node_id]
+    return simulated_cluster[
+        decode_json(simulated_cluster.registry_ensemble.entries[CONTROLLER_KEY], ControllerRecord).node_id
+    ]
 
 
 async def until_elected(

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from tests.unit.broker.registered_partitions import RegisteredPartitions, context
 from tests.unit.client.admin.administered_cluster import led_partition
 
-from headrace.broker.controller.partition_requests import DrainRequests
 from headrace.broker.handlers import RequestHandler
 from headrace.model.errors import InvalidRequest, PolicyViolation, RequestTimedOut
 from headrace.registry.brokers import drained_key
@@ -19,9 +18,7 @@ OK = 0
 async def drain(
     registered_partitions: RegisteredPartitions, node_id: int, *, is_drained: bool = True
 ) -> DrainBrokerResponse:
-    handler = RequestHandler(
-        apis.DRAIN_BROKER, DrainRequests(registered_partitions.catalogue, registered_partitions.registry).drain
-    )
+    handler = RequestHandler(apis.DRAIN_BROKER, registered_partitions.requests.drain)
     response = await handler.handle(DrainBrokerRequest(node_id, is_drained), context())
     assert response is not None
     return response

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tests.unit.broker.registered_partitions import RegisteredPartitions, context
 from tests.unit.client.admin.administered_cluster import led_partition
 
-from headrace.broker.controller.partition_requests import ElectionRequests
 from headrace.broker.handlers import RequestHandler
 from headrace.model.errors import (
     ElectionNotNeeded,
@@ -21,6 +20,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.registry_records import PartitionRecord
+from headrace.registry.topics import change_partition
 from headrace.runtime.inline_start import start_inline
 from headrace.wire import apis
 from headrace.wire.messages.replicas import ElectLeadersRequest, ElectLeadersTopic
@@ -39,9 +39,7 @@ async def elect(
 
 
 async def elect_leaders(registered_partitions: RegisteredPartitions, request: ElectLeadersRequest) -> Any:
-    handler = RequestHandler(
-        apis.ELECT_LEADERS, ElectionRequests(registered_partitions.catalogue, registered_partitions.changes).elect
-    )
+    handler = RequestHandler(apis.ELECT_LEADERS, registered_partitions.requests.elect_leaders)
     return await handler.handle(request, context(2))
 
 
@@ -66,8 +64,11 @@ async def test_the_preferred_replica_leads_in_a_new_epoch() -> None:
 async def test_the_current_registry_record_decides_not_the_mirrored_one() -> None:
     registered_partitions = RegisteredPartitions(1, 2)
     await registered_partitions.add("t", led_partition(2, 1, first=1))
-    await registered_partitions.records.change(
-        registered_partitions.catalogue.topic("t").id, 0, lambda record: replace(record, isr=(2,))
+    await change_partition(
+        registered_partitions.registry,
+        registered_partitions.catalogue.topic("t").id,
+        0,
+        lambda record: replace(record, isr=(2,)),
     )
     assert await elect(registered_partitions, PREFERRED, ("t", 0)) == {("t", 0): PreferredLeaderNotAvailable.code}
     assert (await registered_partitions.record("t")).leader == 2
@@ -127,8 +128,11 @@ async def test_a_request_for_all_partitions_returns_only_those_that_needed_an_el
 async def test_a_request_for_all_partitions_omits_those_elected_meanwhile() -> None:
     registered_partitions = RegisteredPartitions(1, 2)
     await registered_partitions.add("a", led_partition(2, 1, first=1))
-    await registered_partitions.records.change(
-        registered_partitions.catalogue.topic("a").id, 0, lambda record: replace(record, leader=1)
+    await change_partition(
+        registered_partitions.registry,
+        registered_partitions.catalogue.topic("a").id,
+        0,
+        lambda record: replace(record, leader=1),
     )
     assert codes(await elect_leaders(registered_partitions, ElectLeadersRequest(PREFERRED, None))) == {}
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tests.unit.broker.registered_partitions import RegisteredPartitions, context
 from tests.unit.client.admin.administered_cluster import led_partition
 
-from headrace.broker.controller.partition_requests import ReassignmentRequests
 from headrace.model.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -19,6 +18,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.registry_records import PartitionRecord
+from headrace.registry.topics import create_operations
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
@@ -46,9 +46,7 @@ async def alter(
         for (topic, index), nodes in wanted.items()
     ]
     request = AlterPartitionReassignmentsRequest(timeout_ms, may_resize, topics)
-    response = await ReassignmentRequests(registered_partitions.catalogue, registered_partitions.changes).alter(
-        request, context(1)
-    )
+    response = await registered_partitions.requests.alter_reassignments(request, context(1))
     assert (response.error_code, response.allow_replication_factor_change) == (0, may_resize)
     return {
         (topic.name, result.partition_index): result.error_code
@@ -66,9 +64,7 @@ async def listed(
         else [ListPartitionReassignmentsTopics(name, list(indexes)) for name, indexes in topics.items()]
     )
     request = ListPartitionReassignmentsRequest(topics=requested)
-    response = await ReassignmentRequests(registered_partitions.catalogue, registered_partitions.changes).list(
-        request, context(0)
-    )
+    response = await registered_partitions.requests.list_reassignments(request, context(0))
     assert response.error_code == 0
     return {
         (topic.name, result.partition_index): (result.replicas, result.adding_replicas, result.removing_replicas)
@@ -165,9 +161,8 @@ async def test_unknown_partitions_get_their_own_errors() -> None:
 async def test_partitions_that_are_just_being_added_are_not_there_yet() -> None:
     registered_partitions = RegisteredPartitions(1, 2, 3)
     await registered_partitions.add("t", led_partition(1, 2))
-    await registered_partitions.records.create_all(
-        registered_partitions.catalogue.topic("t").id, 1, [led_partition(1, 2)]
-    )
+    topic_id = registered_partitions.catalogue.topic("t").id
+    await registered_partitions.registry.commit(create_operations(topic_id, 1, [led_partition(1, 2)]))
     assert await alter(registered_partitions, {("t", 1): (1, 3)}) == {("t", 1): UnknownTopicOrPartition.code}
 
 

@@ -109,7 +109,7 @@ async def test_the_next_leadership_completes_an_interrupted_release(
     Interrupted(monkeypatch, writes=writes, then=end_the_lead)
     await simulated_broker.pass_time(1.5)
     assert await values(simulated_broker) == ([b"a", b"tick"] if writes else [])
-    local = simulated_broker.broker.catalogue.topic(DELAYED).local(0)
+    local = simulated_broker.broker.catalogue.topic(DELAYED).replicas.get(0)
     assert local is not None
     become_leader(simulated_broker, local)
     await simulated_broker.pass_time(1)

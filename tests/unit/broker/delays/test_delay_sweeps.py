@@ -49,7 +49,7 @@ async def load(simulated_broker: SimulatedBroker) -> None:
 
 
 def stored(simulated_broker: SimulatedBroker) -> Log:
-    found = simulated_broker.broker.catalogue.topic(DELAYED).local(0)
+    found = simulated_broker.broker.catalogue.topic(DELAYED).replicas.get(0)
     assert found is not None
     return found.log
 

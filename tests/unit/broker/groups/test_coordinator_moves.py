@@ -146,7 +146,7 @@ async def test_changes_that_are_not_durable_are_not_acknowledged(simulated_broke
     ]
     await simulated_broker.run_ready_tasks()
     for index in (0, 1):
-        partition = simulated_broker.broker.catalogue.topic(CONSUMER_OFFSETS).local(index)
+        partition = simulated_broker.broker.catalogue.topic(CONSUMER_OFFSETS).replicas.get(index)
         assert partition is not None
         become_follower(simulated_broker, partition)
     sync, beat, written = [await task for task in waiting]

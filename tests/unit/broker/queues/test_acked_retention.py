@@ -30,7 +30,7 @@ async def work_off(simulated_broker: SimulatedBroker, *but: int) -> None:
 
 
 def stored(simulated_broker: SimulatedBroker) -> Log:
-    found = simulated_broker.broker.catalogue.topic(TOPIC).local(0)
+    found = simulated_broker.broker.catalogue.topic(TOPIC).replicas.get(0)
     assert found is not None
     return found.log
 

@@ -27,7 +27,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
 from headrace.broker.queues.start_position import InheritedSubscriptions
 from headrace.model.errors import CoordinatorLoading, NotLeader
-from headrace.registry.topics import TopicRecord
+from headrace.model.registry_records import TopicRecord
 
 ACKS = "__acks.jobs"
 

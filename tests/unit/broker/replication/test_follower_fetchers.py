@@ -38,7 +38,7 @@ class FetchersHarness:
 
     def followed(self) -> dict[int, int]:
         """How many partitions are copied, by the broker that leads them."""
-        return {node_id: len(fetcher) for node_id, fetcher in self.replication._fetchers.items()}
+        return {node_id: len(fetcher._followed) for node_id, fetcher in self.replication._fetchers.items()}
 
     def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         loop.close()

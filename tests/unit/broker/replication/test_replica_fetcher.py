@@ -128,10 +128,11 @@ async def test_an_unavailable_leader_is_fetched_from_again_when_it_is_back(simul
     append(simulated_cluster.replica(1, "t"), b"a")
     await asyncio.sleep(20)
     assert simulated_cluster.replica(2, "t").log.end_offset == 0
-    assert simulated_cluster[2].broker.cluster._follower_fetchers.lagging == 1
+    fetcher = simulated_cluster[2].broker.cluster._follower_fetchers._fetchers[1]
+    assert fetcher._is_failing
     simulated_cluster.heal()
     await simulated_cluster.wait_until_identical("t")
-    await simulated_cluster.wait_until(lambda: simulated_cluster[2].broker.cluster._follower_fetchers.lagging == 0)
+    await simulated_cluster.wait_until(lambda: not fetcher._is_failing)
 
 
 @in_simulated_cluster()
@@ -380,7 +381,9 @@ async def elect_uncleanly(simulated_cluster: SimulatedCluster, node_id: int) -> 
         simulated_broker.kill()
     await simulated_cluster.open(node_id)
     live = simulated_cluster[node_id].broker.catalogue.nodes
-    await simulated_cluster.change_partition("t", lambda record: elect_unclean(record, live, node_id) or record)
+    await simulated_cluster.change_partition(
+        "t", lambda record: elect_unclean(record, live, favored=(node_id,)) or record
+    )
     await simulated_cluster.wait_for_leader("t", node_id)
 
 

@@ -68,7 +68,9 @@ async def test_a_replica_removed_during_its_copy_leaves_nothing_behind(
     await produce(simulated_cluster[1], "t", b"a" * 100_000)
     simulated_cluster[3].host.disk.delay_seconds = (0.2, 0.2)  # its flushes take long
     await simulated_cluster.change_partition("t", lambda record: begin_reassignment(record, (1, 2, 3)))
-    await simulated_cluster.wait_until(lambda: simulated_cluster[3].broker.catalogue.topic("t").local(0) is not None)
+    await simulated_cluster.wait_until(
+        lambda: simulated_cluster[3].broker.catalogue.topic("t").replicas.get(0) is not None
+    )
     await simulated_cluster.wait_until(lambda: simulated_cluster.replica(3, "t").log.end_offset == 1)
     assert simulated_cluster.replica(3, "t").log.flushed_offset == 0
     await simulated_cluster.change_partition("t", cancel_reassignment)
@@ -243,7 +245,9 @@ async def test_a_reelected_broker_leads_in_a_new_epoch(simulated_cluster: Simula
 async def test_an_epoch_that_is_over_before_the_disk_is_ready_is_never_led(simulated_cluster: SimulatedCluster) -> None:
     """A leadership waits for a truncation of the log in progress; the record may change meanwhile."""
     await simulated_cluster.create_topic("t", (1, 2))
-    await simulated_cluster.wait_until(lambda: simulated_cluster[2].broker.catalogue.topic("t").local(0) is not None)
+    await simulated_cluster.wait_until(
+        lambda: simulated_cluster[2].broker.catalogue.topic("t").replicas.get(0) is not None
+    )
     follower = simulated_cluster.replica(2, "t")
     await follower.changing.acquire()
     first = simulated_cluster[1].broker.catalogue.nodes[1]
@@ -279,7 +283,9 @@ async def test_a_leadership_ends_at_once_even_when_the_disk_is_busy(simulated_cl
 @in_simulated_cluster()
 async def test_only_the_leader_applies_retention(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
-    await simulated_cluster.wait_until(lambda: simulated_cluster[2].broker.catalogue.topic("t").local(0) is not None)
+    await simulated_cluster.wait_until(
+        lambda: simulated_cluster[2].broker.catalogue.topic("t").replicas.get(0) is not None
+    )
     assert simulated_cluster.replica(1, "t").log.enforces_retention
     assert not simulated_cluster.replica(2, "t").log.enforces_retention
     await simulated_cluster.move_leadership("t", 2)
@@ -311,7 +317,7 @@ async def test_a_replica_that_cannot_be_created_does_not_block_other_leaderships
         simulated_cluster[2].host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     await simulated_cluster.create_topic("full", (1, 2))
     await asyncio.sleep(1)
-    assert simulated_cluster[2].broker.catalogue.topic("full").local(0) is None
+    assert simulated_cluster[2].broker.catalogue.topic("full").replicas == {}
     simulated_cluster[1].kill()
     await simulated_cluster.wait_for_leader("well", 2)
     assert await produce(simulated_cluster[2], "well", b"a") == 0

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.broker.security.tokens import token_key
 from headrace.model.errors import InvalidRequest
 from headrace.model.tokens import hash_secret
 from headrace.registry.interface import Create
-from headrace.registry.tokens import token_key
 from headrace.wire.messages.tokens import (
     AlterTokensRequest,
     AlterTokensResponse,

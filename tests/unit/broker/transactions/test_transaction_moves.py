@@ -29,7 +29,7 @@ each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Partition:
     topic = simulated_broker.broker.catalogue.topic(TRANSACTION_STATE)
-    partition = topic.local(java_hash(transactional_id) % topic.partition_count)
+    partition = topic.replicas.get(java_hash(transactional_id) % topic.partition_count)
     assert partition is not None
     return partition
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.sqlite import SqliteRegistry
-from headrace.registry.topics import TopicRecord, TopicRecords
+from headrace.registry.topics import TopicRecords
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.log.checkpoint import Checkpoint, SegmentCheckpoint
 from headrace.storage.segments.index import OffsetIndex, TimeIndex

@@ -146,20 +146,18 @@ def test_an_unclean_election_is_marked_in_the_record() -> None:
     assert elect_unclean(offline, brokers_up(4)) is None
 
 
-def test_the_operator_may_name_who_is_elected_uncleanly() -> None:
+def test_a_favored_replica_is_elected_uncleanly() -> None:
     offline = leaderless((1,))
-    assert elect_unclean(offline, brokers_up(2, 3), 3) == led(3, (3,), leader_epoch=6, unclean_epoch=6)
-    assert elect_unclean(offline, brokers_up(2), 3) is None
-    assert elect_unclean(offline, brokers_up(2, 4), 4) is None
+    assert elect_unclean(offline, brokers_up(2, 3), favored=(3,)) == led(3, (3,), leader_epoch=6, unclean_epoch=6)
 
 
 def test_an_unclean_election_is_rejected_if_a_clean_one_is_possible() -> None:
     with pytest.raises(ElectionNotNeeded):
         elect_unclean(led(), ALL)
     with pytest.raises(ElectionNotNeeded):
-        elect_unclean(led(), brokers_up(2), 3)
+        elect_unclean(led(), brokers_up(2), favored=(3,))
     with pytest.raises(ElectionNotNeeded):
-        elect_unclean(leaderless((1,), elr=(2,)), brokers_up(2, 3), 3)
+        elect_unclean(leaderless((1,), elr=(2,)), brokers_up(2, 3), favored=(3,))
 
 
 def test_a_replica_that_may_have_lost_records_leaves_isr_and_elr() -> None:

@@ -117,7 +117,7 @@ def with_rest_harness(
         await server.listen(*ADDRESS)
         await broker.join(*ADDRESS)
         server.start_accepting()
-        await broker.wait_for_leaders()
+        await broker.cluster.wait_for_leaders()
         harness = RestHarness(world, broker, host, supervisor, with_auth=with_auth)
         try:
             await scenario(harness)
