@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -24,10 +23,15 @@ from headrace.model.errors import HeadraceError, NotLeader, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.compaction.cleaner import LogCleaner
-from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, whole_batches
-from headrace.storage.log.acked_retention import RetentionSweep, SettledSurvey, SettledSurveyJob, make_survey_job
+from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, read_segment
+from headrace.storage.log.acked_retention import (
+    RetentionSweep,
+    SettledSurvey,
+    SettledSurveyJob,
+    count_unsettled,
+    make_survey_job,
+)
 from headrace.storage.log.log import Log
-from headrace.storage.segments.scan import BadBatch
 from headrace.wire.batches.batch import BatchRecord, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import DelayedEvent, build_event, read_records_at
 
@@ -159,23 +163,9 @@ def survey_delayed(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSu
     """Find completed messages below the high watermark. Runs in a worker process and blocks."""
     delays = DelayIndex(job.start_offset, 0)
     for mark in job.segments:
-        segment = mark.segment(disk, job.folder)
-        if not segment.size:
-            continue
-        if mark.has_gaps:
-            segment.read_gaps()
-        try:
-            for batch in whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps):
-                pace(len(batch))
-                header = parse_header(batch)
-                if job.start_offset < header.next_offset <= job.end_offset:
-                    replay(delays, batch, job.end_offset)
-        except BadBatch as bad:
-            raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
-        finally:
-            segment.close()
+        for batch, header in read_segment(disk, pace, job.folder, mark):
+            if job.start_offset < header.next_offset <= job.end_offset:
+                replay(delays, batch, job.end_offset)
     over = delays.over(job.start_offset)
     settled = SettledBitmap(job.start_offset, over.serialize() if over else b"")
-    offsets = settled.offsets()
-    counts = [offsets.count_unsettled(bound) for bound in job.bounds]
-    return SettledSurvey(settled, tuple(after - before for before, after in pairwise(counts)))
+    return SettledSurvey(settled, count_unsettled(settled, job))

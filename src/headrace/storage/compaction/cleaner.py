@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
-from headrace.runtime.tasks import run_to_completion
+from headrace.runtime.tasks import runs_to_completion
 from headrace.storage.compaction.compaction import (
     CompactionJob,
     CompactionResult,
@@ -172,7 +172,7 @@ class LogCleaner:
             if log.generation == generation:  # otherwise the pass may have read a truncated segment
                 _report_damage(log, plan, damage)
             raise
-        if not await run_to_completion(_swap_segments(log, plan, generation, outcome.manifest)):
+        if not await _swap_segments(log, plan, generation, outcome.manifest):
             self.passes_discarded += 1
             return False
         self._count(log, outcome)
@@ -268,9 +268,10 @@ def _roll_overdue(log: Log, now_ms: int) -> None:
         log.roll()
 
 
+@runs_to_completion
 async def _swap_segments(log: Log, plan: CleaningPlan, generation: int, manifest: CompactionManifest) -> bool:
     """False if the log is no longer the one that was cleaned."""
-    async with log.maintenance_lock():
+    async with log.maintenance_lock:
         log.ensure_usable()
         by_base = {segment.base_offset: segment for segment in plan.segments}
         removed_segments = [[by_base[base] for base in group.replaced] for group in manifest.groups]

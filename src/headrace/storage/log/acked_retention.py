@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,10 @@ import msgspec
 
 from headrace.runtime.disk import Disk
 from headrace.storage.compaction.cleaner import CleaningPlan, LogCleaner, SegmentToClean
-from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, whole_batches
+from headrace.storage.compaction.compaction import SettledBitmap, read_segment
 from headrace.storage.config import MIB
 from headrace.storage.log.checkpoint import SegmentCheckpoint
 from headrace.storage.log.log import Log
-from headrace.storage.segments.scan import BadBatch
 from headrace.storage.segments.segment import Segment
 
 if TYPE_CHECKING:
@@ -75,9 +74,13 @@ def survey_settled(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSu
     if replay is None or not replay.subscriptions:
         return None
     settled = _settled_by_all([_settled_by(one) for one in replay.subscriptions.values()], job.bounds[-1])
+    return SettledSurvey(settled, count_unsettled(settled, job), replay.epoch)
+
+
+def count_unsettled(settled: SettledBitmap, job: SettledSurveyJob) -> tuple[int, ...]:
     offsets = settled.offsets()
     counts = [offsets.count_unsettled(bound) for bound in job.bounds]
-    return SettledSurvey(settled, tuple(after - before for before, after in pairwise(counts)), replay.epoch)
+    return tuple(after - before for before, after in pairwise(counts))
 
 
 def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> AcksReplay | None:
@@ -96,12 +99,10 @@ def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> Ac
 
 
 def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckpoint, replay: AcksReplay) -> None:
-    from headrace.wire.batches.batch import parse_header, read_records
+    from headrace.wire.batches.batch import read_records
     from headrace.wire.state_records.acks_records import decode_event
 
-    for batch in _read_batches(disk, job.folder, mark):
-        pace(len(batch))
-        header = parse_header(batch)
+    for batch, header in read_segment(disk, pace, job.folder, mark):
         if header.next_offset <= job.start_offset or header.is_control:
             continue
         if header.base_offset >= job.end_offset:
@@ -109,20 +110,6 @@ def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckp
         for record in read_records(memoryview(batch), header, _UNPACKED_BYTES_MAX):
             if record.offset >= job.start_offset:
                 replay.take(record.offset, *decode_event(record.key, record.value))
-
-
-def _read_batches(disk: Disk, folder: str, mark: SegmentCheckpoint) -> Iterator[bytes]:
-    segment = mark.segment(disk, folder)
-    if not segment.size:
-        return
-    if mark.has_gaps:
-        segment.read_gaps()
-    try:
-        yield from whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps)
-    except BadBatch as bad:
-        raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
-    finally:
-        segment.close()
 
 
 def _make_subscription(_name: str) -> PartitionSubscription:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
@@ -16,6 +17,8 @@ from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.segments.segment import Segment
 
 UNKNOWN_EPOCH = (-1, -1)
+
+_epoch_of, _start_of = itemgetter(0), itemgetter(1)
 
 
 class LeaderEpochCache:
@@ -65,14 +68,6 @@ class LeaderEpochCache:
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
-
-
-def _epoch_of(entry: tuple[int, int]) -> int:
-    return entry[0]
-
-
-def _start_of(entry: tuple[int, int]) -> int:
-    return entry[1]
 
 
 class DerivedState(Protocol):

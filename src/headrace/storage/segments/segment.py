@@ -176,11 +176,12 @@ class Segment:
         elif self._disk.exists(self.path_of(COPIED_GAPS)):
             self.gaps = CopiedGaps.read(self._disk, self.path_of(COPIED_GAPS))
 
-    def copy_gaps(self, pairs: list[tuple[int, int]]) -> None:
+    def copy_gaps(self, pairs: list[tuple[int, int]]) -> CopiedGaps:
         """Record the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
         gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
         gaps.add(pairs)
         self.gaps = gaps
+        return gaps
 
     def adopt_indexes(self, fresh: Segment) -> None:
         """Replace the indexes by those of a twin that has scanned the file; they are still in memory only."""

@@ -18,7 +18,7 @@ import msgspec
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
-from headrace.runtime.tasks import KeyedLock, run_to_completion
+from headrace.runtime.tasks import KeyedLock, runs_to_completion
 from headrace.storage.compaction.cleaner import LogCleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
@@ -162,14 +162,13 @@ class LogStore:
         """Close these logs and keep them as stray: their topic is gone, but it is not known to have been deleted."""
         keys = list(keys)
         async with self._locks_by_key.take(keys):
-            await run_to_completion(self._move_all_to_stray([key for key in keys if key in self.logs]))
+            await self._move_all_to_stray([key for key in keys if key in self.logs])
 
+    @runs_to_completion
     async def _move_all_to_stray(self, keys: list[LogKey]) -> None:
         await _in_parallel(self._save_final_checkpoint, [self.logs[key] for key in keys])
-        logs = [self._close(key) for key in keys]
-        for log in logs:
-            async with log.maintenance_lock():
-                pass
+        for log in [self._close(key) for key in keys]:
+            await _end_maintenance(log)
             self._flushed.release(log.slot)
         await self.strays.add(keys)
         await self.strays.measure()
@@ -182,11 +181,10 @@ class LogStore:
     async def create_all(self, wanted: Iterable[tuple[UUID, int, Opening]]) -> list[Log]:
         openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
         async with self._locks_by_key.take(openings):
-            await run_to_completion(
-                self._create_missing({key: opening for key, opening in openings.items() if key not in self.logs})
-            )
+            await self._create_missing({key: opening for key, opening in openings.items() if key not in self.logs})
             return [self.logs[key] for key in openings]
 
+    @runs_to_completion
     async def _create_missing(self, openings: dict[LogKey, Opening]) -> None:
         names = [folder_name(key) for key in openings]
         await self._disk.run(self._disk.make_directories, f"{self._path}/logs", names)
@@ -200,12 +198,12 @@ class LogStore:
             logs = [self._close(key) for key in doomed]
             for log in logs:
                 self._flushed.release(log.slot)
-            await run_to_completion(self._delete(doomed, logs))
+            await self._delete(doomed, logs)
 
+    @runs_to_completion
     async def _delete(self, keys: list[LogKey], logs: list[Log]) -> None:
         for log in logs:
-            async with log.maintenance_lock():  # a checkpoint may be in progress
-                pass
+            await _end_maintenance(log)
         await self._remove(keys)
 
     async def replace(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
@@ -213,12 +211,12 @@ class LogStore:
         key = (topic_id, partition)
         async with self._locks_by_key.take([key]):
             assert self.logs[key].quarantined is not None, "the log is not quarantined"
-            await run_to_completion(self._replace(key, self._close(key), opening))
+            await self._replace(key, self._close(key), opening)
             return self.logs[key]
 
+    @runs_to_completion
     async def _replace(self, key: LogKey, damaged: Log, opening: Opening) -> None:
-        async with damaged.maintenance_lock():
-            pass
+        await _end_maintenance(damaged)
         name = await self._disk.run(rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key))
         logger.warning("damaged log replaced by an empty one log=%s kept_as=%s", damaged.folder, name)
         self._flushed.release(damaged.slot)
@@ -357,6 +355,12 @@ class LogStore:
         while True:
             await asyncio.sleep(seconds)
             await work()
+
+
+async def _end_maintenance(log: Log) -> None:
+    """Wait until nothing works on the files of a closed log any more; a checkpoint may be in progress."""
+    async with log.maintenance_lock:
+        pass
 
 
 async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:

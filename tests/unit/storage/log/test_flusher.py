@@ -179,7 +179,7 @@ def test_a_checkpoint_and_a_flush_at_the_same_time_do_not_outrun_each_other() ->
         async with asyncio.TaskGroup() as group:
             group.create_task(bench.log.save_checkpoint())
             group.create_task(bench.store.flusher.flush(bench.log))
-            while not bench.log.maintenance_lock().locked():
+            while not bench.log.maintenance_lock.locked():
                 await asyncio.sleep(0)
             append(bench.log)
 
