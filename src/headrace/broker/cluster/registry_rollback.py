@@ -111,7 +111,7 @@ async def set_aside_foreign_logs(
     foreign: list[LogKey] = []
     for topic in catalogue:
         for index, record in topic.partition_records.items():
-            log = store.get(topic.id, index)
+            log = store.logs.get((topic.id, index))
             if node_id not in record.replicas or log is None or log.end_offset == log.start_offset:
                 continue
             if has_foreign_history(record, log.epochs.latest, known.knows):

@@ -14,14 +14,13 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.partition import Partition
 from headrace.machines.delays.delay_index import UNPACKED_BYTES_MAX, DelayIndex, replay
 from headrace.model.errors import HeadraceError, NotLeader, StorageFailure
 from headrace.runtime.clock import Clock
-from headrace.runtime.disk import Disk
+from headrace.runtime.disk import Disk, IoPace
 from headrace.storage.compaction.cleaner import LogCleaner
 from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, read_segment
 from headrace.storage.log.acked_retention import (
@@ -34,10 +33,6 @@ from headrace.storage.log.acked_retention import (
 from headrace.storage.log.log import Log
 from headrace.wire.batches.batch import BatchRecord, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import DelayedEvent, build_event, read_records_at
-
-if TYPE_CHECKING:
-    from headrace.runtime.worker_process import IoPace
-
 
 _READ_GAP_BYTES_MAX = 64 << 10
 

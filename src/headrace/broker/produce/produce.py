@@ -294,7 +294,7 @@ class ProduceHandler:
                         partition.state.producers,
                     )
                     gap_guard.check_no_gap(place, item.header, producers, self._clock.monotonic())
-                self._store.ensure_space()
+                self._store.space.ensure()
                 self._ensure_committable(partition, request.acks, session_valid=session_valid)
                 if item.header.is_transactional:
                     self._verify_transaction(request, item)

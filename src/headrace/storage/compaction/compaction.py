@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
-from headrace.runtime.disk import Disk, DiskFailed, File
+from headrace.runtime.disk import Disk, DiskFailed, File, IoPace
 from headrace.storage.compaction.batch_cleaning import (
     AbortedTransactions,
     CleaningRules,
@@ -37,11 +37,9 @@ from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
 
 if TYPE_CHECKING:
     from headrace.machines.queues.settled_offsets import SettledOffsets
-    from headrace.runtime.worker_process import IoPace
 
 CHUNK_BYTES = MIB
 SIZE_BYTES_MAX = (1 << 31) - 1  # the largest position that fits into an index entry
-SYNC_BYTES = MIB  # one large sync would delay those of the broker
 
 
 class DamagedSegment(Exception):
@@ -226,7 +224,7 @@ class _CompactionPass:
             draft.close()
             self._disk.remove(draft.path)
             return None
-        writer.finish()
+        writer.flush()
         gaps.markers = array("q", rules.dropped_aborts[aborts_before:])
         self._bytes_written += writer.size_bytes
         self._finish(draft, gaps, writer.size_bytes)
@@ -244,9 +242,9 @@ class _CompactionPass:
             raise DiskFailed(f"read back {draft.path} at byte {bad.position}: {bad.reason}") from bad
         assert (draft.size, replayed_to) == (size_bytes, gaps.end_offset)
         draft.index_time()
-        for index in (draft.index, draft.time_index):
+        for index in draft.indexes:
             index.save()
-            index.file(create=True).sync()
+            index.open(create=True).sync()
         sidecar = self._disk.open(draft.path_of(GAPS), create=True)
         sidecar.append([gaps.encode()])
         sidecar.sync()
@@ -261,34 +259,26 @@ class _CompactionPass:
 
 
 class _DraftWriter:
-    """Writes a draft in large chunks and syncs it after every few."""
+    """Writes a draft in chunks and syncs each: one large sync would delay those of the broker."""
 
     def __init__(self, file: File, pace: IoPace) -> None:
         self._file = file
         self._pace = pace
         self._pending: list[bytes | bytearray] = []
         self._pending_bytes = 0
-        self._unsynced_bytes = 0
         self.size_bytes = 0
 
     def write(self, batch: bytes | bytearray) -> None:
         self._pending.append(batch)
         self._pending_bytes += len(batch)
         if self._pending_bytes >= CHUNK_BYTES:
-            self._append()
-            if self._unsynced_bytes >= SYNC_BYTES:
-                self._file.sync()
-                self._unsynced_bytes = 0
+            self.flush()
 
-    def finish(self) -> None:
-        self._append()
-        self._file.sync()
-
-    def _append(self) -> None:
+    def flush(self) -> None:
         self._file.append(self._pending)
         self._pace(self._pending_bytes)
+        self._file.sync()
         self.size_bytes += self._pending_bytes
-        self._unsynced_bytes += self._pending_bytes
         self._pending, self._pending_bytes = [], 0
 
 

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.runtime.disk import Disk
+from headrace.runtime.disk import Disk, IoPace
 from headrace.storage.compaction.cleaner import CleaningPlan, LogCleaner, SegmentToClean
 from headrace.storage.compaction.compaction import SettledBitmap, read_segment
 from headrace.storage.config import MIB
 from headrace.storage.log.checkpoint import SegmentCheckpoint
 from headrace.storage.log.log import Log
 from headrace.storage.segments.segment import Segment
+from headrace.wire.batches.batch import read_records
 
 if TYPE_CHECKING:
     from headrace.machines.queues.acks_replay import AcksReplay
     from headrace.machines.queues.settled_offsets import SettledOffsets
     from headrace.machines.queues.subscription import PartitionSubscription
-    from headrace.runtime.worker_process import IoPace
 
 ROLL_BYTES = MIB
 SMALL_SEGMENT_SHARE = 4  # a neighbour is small if this many of its size fit into one segment
@@ -86,11 +86,15 @@ def count_unsettled(settled: SettledBitmap, job: SettledSurveyJob) -> tuple[int,
 def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> AcksReplay | None:
     """Replay from the newest segment that holds a complete snapshot."""
     from headrace.machines.queues.acks_replay import AcksReplay
+    from headrace.machines.queues.subscription import PartitionSubscription
+    from headrace.model.subscription_configs import SubscriptionConfig
 
     for at in reversed(range(len(job.segments))):
         start_offset = max(job.segments[at].base_offset, job.start_offset)
         if start_offset < job.end_offset:
-            replay = AcksReplay(_make_subscription, is_beginning=start_offset == 0)
+            replay = AcksReplay(
+                lambda _: PartitionSubscription(SubscriptionConfig(), lambda: 0.0), is_beginning=start_offset == 0
+            )
             for mark in job.segments[at:]:
                 _replay(disk, pace, job, mark, replay)
             if replay.is_complete:
@@ -99,7 +103,6 @@ def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> Ac
 
 
 def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckpoint, replay: AcksReplay) -> None:
-    from headrace.wire.batches.batch import read_records
     from headrace.wire.state_records.acks_records import decode_event
 
     for batch, header in read_segment(disk, pace, job.folder, mark):
@@ -110,13 +113,6 @@ def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckp
         for record in read_records(memoryview(batch), header, _UNPACKED_BYTES_MAX):
             if record.offset >= job.start_offset:
                 replay.take(record.offset, *decode_event(record.key, record.value))
-
-
-def _make_subscription(_name: str) -> PartitionSubscription:
-    from headrace.machines.queues.subscription import PartitionSubscription
-    from headrace.model.subscription_configs import SubscriptionConfig
-
-    return PartitionSubscription(SubscriptionConfig(), lambda: 0.0)
 
 
 def _settled_by(subscription: PartitionSubscription) -> SettledOffsets:

@@ -129,21 +129,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     cleaned_offset: int = 0  # compaction has cleaned everything below; 0 is always safe
 
     def encode(self) -> bytes:
-        body = b"".join(
-            (
-                _COUNTS.pack(
-                    self.offset,
-                    self.start_offset,
-                    self.cleaned_offset,
-                    len(self.segments),
-                    len(self.epochs),
-                    len(self.state),
-                ),
-                *(_MARK.pack(*mark) for mark in self.segments),
-                *(_EPOCH.pack(*entry) for entry in self.epochs),
-                self.state,
-            )
-        )
+        counts = len(self.segments), len(self.epochs), len(self.state)
+        parts = [_COUNTS.pack(self.offset, self.start_offset, self.cleaned_offset, *counts)]
+        parts += [_MARK.pack(*mark) for mark in self.segments]
+        parts += [_EPOCH.pack(*entry) for entry in self.epochs]
+        body = b"".join((*parts, self.state))
         return _HEAD.pack(_MAGIC, _VERSION, crc32(body)) + body
 
     @classmethod
@@ -175,7 +165,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 def save_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint, indexes: Sequence[SparseIndex]) -> None:
     """Sync the indexes first: recovery trusts the entries that a checkpoint counts. Blocks."""
     for index in indexes:
-        index.file().sync()
+        index.open().sync()
     if indexes:
         disk.sync_directory(folder)
     write_checkpoint_file(disk, folder, checkpoint)

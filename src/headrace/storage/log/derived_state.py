@@ -100,28 +100,3 @@ def forget_dropped_transactions(state: DerivedState, segments: Iterable[Segment]
     for segment in segments:
         if segment.cleaned is not None and segment.cleaned.markers:
             state.forget_aborted(segment.cleaned.markers)
-
-
-class NoDerivedState:
-    """The state of a log from which nothing is derived."""
-
-    def restore(self, snapshot: bytes) -> None:
-        pass
-
-    def replay(self, batch: ReplayedBatch) -> None:
-        pass
-
-    def snapshot(self) -> bytes:
-        return b""
-
-    def aborted(self, _start_offset: int, _end_offset: int) -> Sequence[AbortedTransaction]:
-        return ()
-
-    def producer_ids(self) -> frozenset[int]:
-        return frozenset()
-
-    def forget_aborted(self, markers: Sequence[int]) -> None:
-        pass
-
-
-NO_DERIVED_STATE: DerivedState = NoDerivedState()

@@ -24,8 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
-from uuid import UUID
+from typing import TypeVar
 
 from headrace.model.errors import HeadraceError, OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
@@ -37,7 +36,7 @@ from headrace.storage.log import checkpoint as checkpoints
 from headrace.storage.log import reading, truncation
 from headrace.storage.log.checkpoint import Checkpoint, SegmentCheckpoint
 from headrace.storage.log.derived_state import DerivedState, forget_dropped_transactions
-from headrace.storage.log.flusher import PendingFlush, UnsyncedFiles
+from headrace.storage.log.flusher import Flusher, PendingFlush, UnsyncedFiles
 from headrace.storage.log.follower_batches import FollowerBatches, gaps_before
 from headrace.storage.log.reading import ColdRead, LogSlice, ReadSpec, TimestampOffset
 from headrace.storage.log.recovery import Recovery
@@ -49,15 +48,10 @@ from headrace.storage.segments.segment import (
     RELATIVE_OFFSET_MAX,
     PositionIndex,
     Segment,
-    find_batch,
-    find_slice_end,
     is_in_page_cache,
 )
 from headrace.storage.store.flushed_offsets import FlushedSlot, LogKey
 from headrace.wire.batches.batch import BatchHeader, assign_offset_and_epoch
-
-if TYPE_CHECKING:
-    from headrace.storage.log.flusher import Flusher
 
 __all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
 
@@ -169,14 +163,6 @@ class Log:
             if self.flushed_offset > (slot.point.offset if slot.point is not None else 0):
                 # Recovery has synced what it found. Otherwise the next start would cut damage there like a torn tail.
                 slot.record(self.flushed_offset, self.active.base_offset, self.active.size)
-
-    @property
-    def topic_id(self) -> UUID:
-        return self.key[0]
-
-    @property
-    def partition(self) -> int:
-        return self.key[1]
 
     # Append
 
@@ -371,7 +357,7 @@ class Log:
             if limit <= position:
                 return LogSlice(None, 0, 0, next_offset)  # a gap extends to the end of the range
             if limit - position > size_bytes_max:
-                limit, next_offset = find_slice_end(segment, file, position, position + size_bytes_max, limit)
+                limit, next_offset = segment.find_slice_end(file, position, position + size_bytes_max, limit)
             if not segment.trusts(position, limit) or not is_in_page_cache(file, position, limit):
                 raise NotInPageCache
         except (NotInPageCache, BadBatch):
@@ -392,7 +378,7 @@ class Log:
     def _find_batch(self, segment: Segment, file: File, offset: int) -> int:
         if offset <= segment.base_offset:
             return 0
-        position = find_batch(segment, file, offset, segment.size, hot=True)
+        position = segment.find_batch(file, offset, segment.size, hot=True)
         if not segment.trusts(position, position + 1):
             raise NotInPageCache  # the position was derived from unchecked bytes
         return position

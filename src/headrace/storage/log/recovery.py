@@ -25,27 +25,10 @@ from headrace.storage.config import MIB
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.log import checkpoint as checkpoints
 from headrace.storage.log import truncation
-from headrace.storage.log.checkpoint import (
-    DAMAGED,
-    START_OFFSET,
-    Checkpoint,
-    SegmentCheckpoint,
-    read_damaged,
-    read_start_offset,
-)
+from headrace.storage.log.checkpoint import DAMAGED, START_OFFSET, Checkpoint, SegmentCheckpoint
 from headrace.storage.log.derived_state import LeaderEpochCache
 from headrace.storage.segments.scan import BadBatch, ReplayedBatch, checked_batches, read_replayed_batch
-from headrace.storage.segments.segment import (
-    COPIED_GAPS,
-    DELETED,
-    GAPS,
-    LOG,
-    NAME_DIGITS,
-    SUFFIXES,
-    Segment,
-    file_name,
-    rebuild_indexes,
-)
+from headrace.storage.segments.segment import COPIED_GAPS, DELETED, GAPS, LOG, NAME_DIGITS, SUFFIXES, Segment, file_name
 from headrace.storage.store.flushed_offsets import FlushedPoint
 from headrace.wire.batches.batch import BatchHeader
 
@@ -94,7 +77,7 @@ class Recovery:
         self.snapshot = checkpoint.state if checkpoint else b""
         bases = _base_offsets(names)
         if START_OFFSET in names:
-            self.start_offset = read_start_offset(self._disk, self.folder)
+            self.start_offset = checkpoints.read_start_offset(self._disk, self.folder)
         if checkpoint is not None:
             self.start_offset = max(self.start_offset, checkpoint.start_offset)
         self.flushed_offset = max(self.flushed_offset, self.start_offset)
@@ -184,19 +167,20 @@ class Recovery:
     def _restore_indexes(self, segment: Segment) -> None:
         """Cut off the index entries written since the checkpoint. If the files still do not fit, rebuild them."""
         for index in segment.indexes:
-            if self._disk.exists(index.path) and index.file().size() > index.saved * index.ENTRY.size:
+            if self._disk.exists(index.path) and index.open().size() > index.saved * index.ENTRY.size:
                 index.reset(index.saved)
         if segment.index.file_fits() and segment.time_index.file_fits():
             return
         try:
-            segment.adopt_indexes(rebuild_indexes(segment, segment.open(), segment.size, self._index_interval_bytes))
+            fresh = segment.rebuild_indexes(segment.open(), segment.size, self._index_interval_bytes)
+            segment.adopt_indexes(fresh)
         except BadBatch as bad:
             self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
 
     def _look_for_damage(self) -> Iterator[int]:
         """Check the part below the checkpoint of the segment in which damage was found, or of all segments if the file
         `damaged` is unreadable. The scan checks the rest."""
-        base = read_damaged(self._disk, self.folder)
+        base = checkpoints.read_damaged(self._disk, self.folder)
         for segment in self.segments:
             if base not in (segment.base_offset, None):
                 continue
@@ -316,7 +300,7 @@ class Recovery:
             segment.sync_requested = segment.size
             for index in segment.indexes:
                 if index.unsynced:  # a dirty file would keep its descriptor until the next checkpoint
-                    index.file().sync()
+                    index.open().sync()
                     index.unsynced = False
 
     def _write_again(self, segment: Segment) -> None:

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import ClassVar
 
-from headrace.runtime.disk import Disk, File
+from headrace.runtime.disk import Disk, LazyFile
 
 IndexEntry = tuple[int, int]
 
@@ -24,19 +24,17 @@ class NotInPageCache(Exception):
     """The bytes are not in the page cache: read them in a disk thread."""
 
 
-class SparseIndex:
+class SparseIndex(LazyFile):
     """The event loop is the only writer; disk threads may search concurrently."""
 
-    __slots__ = ("_disk", "_file", "_tail", "path", "saved", "unsynced")
+    __slots__ = ("_tail", "saved", "unsynced")
 
     ENTRY: ClassVar[Struct]
     FIRST_TYPE: ClassVar[str]
 
     def __init__(self, disk: Disk, path: str, saved: int = 0) -> None:
-        self._disk = disk
-        self._file: File | None = None
+        super().__init__(disk, path)
         self._tail: tuple[array[int], array[int]] | None = None  # no arrays for the many logs that are not written to
-        self.path = path
         self.saved = saved
         self.unsynced = False  # whether the file has changed since it was last synced
 
@@ -69,7 +67,7 @@ class SparseIndex:
         """Move the tail to the file, not yet durably."""
         if self._tail is not None:
             data = b"".join(map(self.ENTRY.pack, *self._tail))
-            self.file(create=True).pwrite(data, self.saved * self.ENTRY.size)
+            self.open(create=True).pwrite(data, self.saved * self.ENTRY.size)
             self.unsynced = True
             self.saved += len(self._tail[0])
             self._tail = None
@@ -79,24 +77,14 @@ class SparseIndex:
         self._tail = None
         self.saved = count
         if count or self._disk.exists(self.path):
-            self.file().truncate(count * self.ENTRY.size)
+            self.open().truncate(count * self.ENTRY.size)
             self.unsynced = True
 
     def file_fits(self) -> bool:
         """Whether the file has exactly the size of the saved entries."""
         if not self._disk.exists(self.path):
             return self.saved == 0
-        return self.file().size() == self.saved * self.ENTRY.size
-
-    def file(self, *, create: bool = False) -> File:
-        if self._file is None:
-            self._file = self._disk.open(self.path, create=create)
-        return self._file
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        return self.open().size() == self.saved * self.ENTRY.size
 
     def _floor_saved(self, value: int, column: int, hot: bool) -> IndexEntry | None:
         low, high = 0, self.saved
@@ -110,7 +98,7 @@ class SparseIndex:
 
     def _entry(self, number: int, hot: bool) -> IndexEntry:
         size = self.ENTRY.size
-        file = self.file()
+        file = self.open()
         data = file.pread_hot(size, number * size) if hot else file.pread(size, number * size)
         if data is None:
             raise NotInPageCache

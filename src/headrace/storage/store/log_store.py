@@ -23,19 +23,12 @@ from headrace.storage.compaction.cleaner import LogCleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.log import retention
-from headrace.storage.log.derived_state import NO_DERIVED_STATE, DerivedState, forget_dropped_transactions
+from headrace.storage.log.derived_state import DerivedState, forget_dropped_transactions
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.recovery import Recovery
-from headrace.storage.store.data_folder import (
-    LOG_FOLDER,
-    DataFolderContents,
-    folder_name,
-    open_data_folder,
-    remove_folders,
-    rename_damaged_folder,
-    write_clean_shutdown_marker,
-)
+from headrace.storage.store import data_folder
+from headrace.storage.store.data_folder import LOG_FOLDER, DataFolderContents, folder_name
 from headrace.storage.store.flushed_offsets import LogKey
 from headrace.storage.store.scrub import scrub_forever
 from headrace.storage.store.space_guard import SpaceGuard
@@ -60,12 +53,12 @@ class Opening(msgspec.Struct, frozen=True):
     """How to open a log."""
 
     config: LogConfig
-    state: DerivedState = NO_DERIVED_STATE
+    state: DerivedState
 
 
 async def open_store(disk: Disk, path: str, clock: Clock, config: StoreConfig | None = None) -> LogStore:
     """Open and lock the data folder; `open_all` opens its logs."""
-    found = await disk.run(open_data_folder, disk, path)
+    found = await disk.run(data_folder.open_data_folder, disk, path)
     records = await disk.run(read_topic_files, disk, f"{path}/{TOPICS}")
     await disk.run(remove_purged, disk, path)
     strays = StrayLogs(disk, path, found.flushed, await disk.run(stray_logs, disk, path))
@@ -90,52 +83,31 @@ class LogStore:
         self._found = found.logs
         self._flushed = found.flushed
         self._locks_by_key = KeyedLock[LogKey]()
-        self._space = SpaceGuard(disk, path, config.reserve_bytes)
+        self.space = SpaceGuard(disk, path, config.reserve_bytes)
         self.strays = strays
         self.topic_files = topic_files
-        self.broker_epoch = found.broker_epoch
+        self.broker_epoch = found.broker_epoch  # set if the last process to use this folder shut down cleanly
         self.logs: dict[LogKey, Log] = {}
         self.flusher = Flusher(disk, clock)
-        self.cleaner = LogCleaner(disk, clock, config, self._space, self._all_logs)
-        self.ensure_space = self._space.ensure
-
-    @property
-    def clean(self) -> bool:
-        """Whether the last process to use this folder shut down cleanly."""
-        return self.broker_epoch is not None
-
-    @property
-    def is_space_exhausted(self) -> bool:
-        return self._space.exhausted
-
-    @property
-    def free_bytes(self) -> int:
-        return self._space.free_bytes
+        self.cleaner = LogCleaner(disk, clock, config, self.space, lambda: list(self.logs.values()))
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
         """Start the background tasks."""
         spawn(self.flusher.run(), "flusher")
-        spawn(self._every(self._config.space_check_seconds, self._space.measure), "space guard")
+        spawn(self._every(self._config.space_check_seconds, self.space.measure), "space guard")
         spawn(self._every(1.0, self._save_due_checkpoints), "checkpoints")
         spawn(self._every(STRAY_CHECK_SECONDS, self.strays.measure), "stray logs")
-        spawn(self._every(self._config.retention_check_seconds, self._enforce_retention), "retention")
+        spawn(self._every(self._config.retention_check_seconds, self.enforce_retention), "retention")
         if self._config.scrub_bytes_per_second:
-            scrub = scrub_forever(self.logs.values, self._config.scrub_bytes_per_second)
-            spawn(scrub, "scrub")
+            spawn(scrub_forever(self.logs.values, self._config.scrub_bytes_per_second), "scrub")
         if self._config.cleaner_enabled:
             spawn(self.cleaner.run(), "cleaner")
 
     # Logs
 
-    def _all_logs(self) -> list[Log]:
-        return list(self.logs.values())
-
     def found(self) -> list[LogKey]:
         """The logs that were in the folder at the start, including stray ones."""
         return [*self._found, *(log.key for log in self.strays.found)]
-
-    def get(self, topic_id: UUID, partition: int) -> Log | None:
-        return self.logs.get((topic_id, partition))
 
     async def open_all(
         self, wanted: Callable[[UUID, int], Opening | None], deleted: Collection[UUID] = frozenset()
@@ -173,12 +145,8 @@ class LogStore:
         await self.strays.add(keys)
         await self.strays.measure()
 
-    async def create(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
-        """Create a log durably, or return the one that exists."""
-        (log,) = await self.create_all([(topic_id, partition, opening)])
-        return log
-
     async def create_all(self, wanted: Iterable[tuple[UUID, int, Opening]]) -> list[Log]:
+        """Create logs durably, unless they exist, and return them."""
         openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
         async with self._locks_by_key.take(openings):
             await self._create_missing({key: opening for key, opening in openings.items() if key not in self.logs})
@@ -217,7 +185,9 @@ class LogStore:
     @runs_to_completion
     async def _replace(self, key: LogKey, damaged: Log, opening: Opening) -> None:
         await _end_maintenance(damaged)
-        name = await self._disk.run(rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key))
+        name = await self._disk.run(
+            data_folder.rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key)
+        )
         logger.warning("damaged log replaced by an empty one log=%s kept_as=%s", damaged.folder, name)
         self._flushed.release(damaged.slot)
         await self._disk.run(self._flushed.sync)
@@ -239,7 +209,7 @@ class LogStore:
         try:
             await self._disk.run(self._flushed.sync)
             if clean:
-                await self._disk.run(write_clean_shutdown_marker, self._disk, self._path, broker_epoch)
+                await self._disk.run(data_folder.write_clean_shutdown_marker, self._disk, self._path, broker_epoch)
         except StorageFailure as error:  # a full disk must not prevent the stop: the next start recovers
             logger.warning("clean shutdown marker not written error=%s", error)
 
@@ -293,13 +263,8 @@ class LogStore:
             pending = unfinished
 
     async def _remove(self, keys: list[LogKey]) -> None:
-        await self._disk.run(
-            remove_folders,
-            self._disk,
-            f"{self._path}/logs",
-            [self._folder(key) for key in keys],
-            self._flushed,
-        )
+        folders = [self._folder(key) for key in keys]
+        await self._disk.run(data_folder.remove_folders, self._disk, f"{self._path}/logs", folders, self._flushed)
 
     def _folder(self, key: LogKey) -> str:
         return f"{self._path}/logs/{folder_name(key)}"
@@ -317,9 +282,6 @@ class LogStore:
             except (StorageFailure, LogDeleted, OffsetOutOfRange) as error:  # out of range: truncated meanwhile
                 logger.warning("retention failed log=%s error=%s", log.folder, error)
         return removed
-
-    async def _enforce_retention(self) -> None:
-        await self.enforce_retention()
 
     async def _save_due_checkpoints(self) -> None:
         async for log in self._each_log():
@@ -351,7 +313,7 @@ class LogStore:
             return age >= self._config.checkpoint_seconds
         return age >= self._config.checkpoint_idle_seconds
 
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             await work()

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from tests.unit.storage.log_harness import FOLDER, SMALL, LogHarness, make_batch
+from tests.unit.storage.log_harness import FOLDER, NO_DERIVED_STATE, SMALL, LogHarness, create_log, make_batch
 
 from headrace.model.errors import StorageFailure
 from headrace.storage.log.log import Log
@@ -19,7 +19,7 @@ def append(log: Log) -> None:
 
 
 def other_log(bench: LogHarness) -> Log:
-    return bench.run(bench.store.create(UUID(int=99), 1, Opening(SMALL)))
+    return bench.run(create_log(bench.store, UUID(int=99), 1, Opening(SMALL, NO_DERIVED_STATE)))
 
 
 def test_everything_marked_before_a_round_is_flushed_by_it() -> None:

@@ -63,7 +63,7 @@ def test_gaps_are_taken_back_and_cut_in_the_file_as_well() -> None:
 
 def test_a_full_disk_leaves_the_gaps_as_they_were_but_in_need_of_a_sync() -> None:
     disk, gaps = make_gaps()
-    gaps.file().sync()
+    gaps.open().sync()
     gaps.unsynced = False
     disk.fail_next("append", PATH, error=28)
     with pytest.raises(DiskFull):
