@@ -167,7 +167,9 @@ class Segment(LazyFile):
 
     def copy_gaps(self, pairs: list[tuple[int, int]]) -> CopiedGaps:
         """Record the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
-        gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
+        gaps = self.copied
+        if gaps is None:  # an empty list still has its file open
+            gaps = CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
         gaps.add(pairs)
         self.gaps = gaps
         return gaps
