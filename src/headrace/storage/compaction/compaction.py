@@ -53,8 +53,6 @@ class DamagedSegment(Exception):
 
 
 class SourceSegment(NamedTuple):
-    """A segment to be cleaned."""
-
     mark: SegmentCheckpoint
     end_offset: int  # the base offset of the next one
     expected_bytes: int  # about how many the pass will keep

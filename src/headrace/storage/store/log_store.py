@@ -50,8 +50,6 @@ CHECKPOINT_SAVES_BYTES = MIB  # scanning less than this is faster than saving a 
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """How to open a log."""
-
     config: LogConfig
     state: DerivedState
 
@@ -92,7 +90,6 @@ class LogStore:
         self.cleaner = LogCleaner(disk, clock, config, self.space, lambda: list(self.logs.values()))
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start the background tasks."""
         spawn(self.flusher.run(), "flusher")
         spawn(self._every(self._config.space_check_seconds, self.space.measure), "space guard")
         spawn(self._every(1.0, self._save_due_checkpoints), "checkpoints")
