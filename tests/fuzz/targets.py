@@ -14,10 +14,10 @@ from typing import cast
 from uuid import UUID
 
 from tests.fuzz.http_reader import http
+from tests.unit.storage.log_harness import NO_DERIVED_STATE
 
 from headrace.model.errors import HeadraceError
 from headrace.native.soundness import is_surely_sound
-from headrace.storage.log.derived_state import NO_DERIVED_STATE
 from headrace.storage.log.log import Log, LogSlice
 from headrace.storage.store.log_store import LogConfig, Opening, open_store
 from headrace.testkit.world import World

@@ -214,6 +214,6 @@ class Faults:
         self._world.network.reset(self._one().host.name, self._random.choice(names))
 
     async def _delay(self) -> None:
-        self._world.network.fabric.delay_seconds = (0.00005, self._random.choice(DELAYS))
+        self._world.network.delay_seconds = (0.00005, self._random.choice(DELAYS))
         await self._last(LONG)
-        self._world.network.fabric.delay_seconds = (0.00005, DELAYS[0])
+        self._world.network.delay_seconds = (0.00005, DELAYS[0])

@@ -85,7 +85,7 @@ class ClusterScenario:
         for feature in self.features:
             settings |= feature.settings
             self.topic_configs |= feature.topic_configs
-        self.world.network.fabric.retry_seconds = self.random.choice((0.0, 0.5, 8.0))
+        self.world.network.retry_seconds = self.random.choice((0.0, 0.5, 8.0))
         self.cluster = SimCluster(self.world, self.random.choice((3, 3, 3, 3, 4, 5)), settings)
         for broker in self.cluster.brokers.values():
             broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)

@@ -51,7 +51,7 @@ class JointCommitScenario:
             settings |= COMPACTED
         if self.random.random() < 0.5:
             settings |= BATCH_BY_BATCH
-        self.world.network.fabric.retry_seconds = self.random.choice((0.0, 0.5, 8.0))
+        self.world.network.retry_seconds = self.random.choice((0.0, 0.5, 8.0))
         self.cluster = SimCluster(self.world, 3, settings)
         for broker in self.cluster.brokers.values():
             broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS[:2])

@@ -163,7 +163,7 @@ class Scenario:
                     network.cut(*self.random.sample((client, host), 2), one_way=True)
                     await asyncio.sleep(self.random.choice((0.1, 1.0, 5.0)))
                 case 2:
-                    network.fabric.delay_seconds = (0.00005, self.random.choice((0.001, 0.02, 0.3)))
+                    network.delay_seconds = (0.00005, self.random.choice((0.001, 0.02, 0.3)))
                 case 3:
                     self.broker.host.clock.jump(self.random.randint(-2000, 2000))
                 case 4:
@@ -188,7 +188,7 @@ class Scenario:
 
     async def _recover(self) -> None:
         """After healing: every writer succeeds, then the group reads to the end."""
-        self.world.network.fabric.delay_seconds = (0.00005, 0.001)
+        self.world.network.delay_seconds = (0.00005, 0.001)
         for writer in self.writers:
             writer.is_done = True
         while not await self._is_caught_up():

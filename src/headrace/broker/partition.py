@@ -123,8 +123,7 @@ class Partition:
         self.log = log
         self.counts = counts
         self.topic = topic
-        self.topic_id = log.topic_id
-        self.index = log.partition
+        self.topic_id, self.index = log.key
         self.config = config
         self.state = log.state
         self.is_leader = False

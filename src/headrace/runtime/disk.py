@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,19 +16,30 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from headrace.runtime.disk_errors import DataFolderLocked, DiskFailed, DiskFull, typed_errors
 from headrace.runtime.disk_threads import DiskThreads
-from headrace.runtime.file_pool import FilePool, SystemFile
-from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE, opener
+from headrace.runtime.file_pool import Buffer, FilePool, SystemFile
+from headrace.runtime.permissions import FOLDER_MODE, opener
+from headrace.runtime.process_resources import LOCK_NAME, try_lock
 
 if TYPE_CHECKING:
-    from headrace.runtime.worker_process import IoPace, WorkerProcess
+    from headrace.runtime.worker_process import WorkerProcess
 
-__all__ = ["Buffer", "DataFolderLocked", "Disk", "DiskFailed", "DiskFull", "File", "SystemDisk"]
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+__all__ = [
+    "LOCK_NAME",
+    "Buffer",
+    "DataFolderLocked",
+    "Disk",
+    "DiskFailed",
+    "DiskFull",
+    "File",
+    "IoPace",
+    "LazyFile",
+    "SystemDisk",
+]
 
 T = TypeVar("T")
 
-LOCK_NAME = ".lock"
+# Limits the disk rate of a call: waits as long as reading or writing this many bytes may take.
+IoPace: TypeAlias = Callable[[int], None]
 
 
 class File(Protocol):
@@ -144,6 +154,27 @@ class Disk(Protocol):
         ...
 
 
+class LazyFile:
+    """A file of a disk that is opened when it is first used, and again after `close`."""
+
+    __slots__ = ("_disk", "file", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.file: File | None = None
+
+    def open(self, *, create: bool = False) -> File:
+        if self.file is None:
+            self.file = self._disk.open(self.path, create=create)
+        return self.file
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
 class SystemDisk:
     """The real disk. Construct it on the loop's thread: only that thread evicts descriptors."""
 
@@ -236,14 +267,9 @@ class SystemDisk:
     def lock(self, path: str) -> None:
         name = os.path.join(path, LOCK_NAME)
         with typed_errors("lock", name):
-            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(descriptor)
-                raise DataFolderLocked(
-                    f"{path} is in use by another process; stop it or choose another --data"
-                ) from error
+            descriptor = try_lock(name)
+        if descriptor is None:
+            raise DataFolderLocked(f"{path} is in use by another process; stop it or choose another --data")
         self._locks.append(descriptor)
 
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:

@@ -15,13 +15,12 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 from headrace.runtime.disk_errors import DiskFailed, typed_error, typed_errors
 from headrace.runtime.permissions import FILE_MODE
 
-if TYPE_CHECKING:
-    from headrace.runtime.disk import Buffer
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 T = TypeVar("T")
 
@@ -74,21 +73,13 @@ class FilePool:
             with self.lock:
                 self._evict(len(self._open) - self.open_files_max, EVICTION_TRIES)
 
-    def begin_work(self, file: SystemFile) -> None:
-        with self.lock:
-            file.working += 1
-
-    def end_work(self, file: SystemFile) -> None:
-        with self.lock:
-            file.working -= 1
-            self._close_if_done(file)
-
     def close_when_done(self, file: SystemFile) -> None:
         with self.lock:
             file.closed = True
-            self._close_if_done(file)
+            self.close_if_done(file)
 
-    def _close_if_done(self, file: SystemFile) -> None:
+    def close_if_done(self, file: SystemFile) -> None:
+        """Call with the lock held."""
         if file.closed and not file.pins and not file.working and file.opened != NOT_OPEN:
             del self._open[file]
             self._drop(file)
@@ -301,11 +292,15 @@ class SystemFile:
 
     def _held(self, work: Callable[..., T], *args: object) -> T:
         """Call `work` while the file can be neither evicted nor closed."""
-        self._pool.begin_work(self)
+        pool = self._pool
+        with pool.lock:
+            self.working += 1
         try:
             return work(*args)
         finally:
-            self._pool.end_work(self)
+            with pool.lock:
+                self.working -= 1
+                pool.close_if_done(self)
 
     def _open(self, flags: int = 0) -> int:
         assert not self.closed, f"{self.path} was closed"

@@ -15,6 +15,8 @@ import socket
 from headrace.model.errors import InvalidConfig
 from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
 
+LOCK_NAME = ".lock"
+
 
 def raise_open_files_limit() -> int:
     """Raise the soft limit of open descriptors to the hard limit. Returns the limit in effect."""
@@ -31,12 +33,20 @@ def raise_open_files_limit() -> int:
 def lock_folder(folder: str, by_others: str) -> int:
     """Create and lock a folder. Returns the descriptor of the lock. `by_others` names other possible users."""
     os.makedirs(folder, FOLDER_MODE, exist_ok=True)
-    descriptor = os.open(os.path.join(folder, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
+    descriptor = try_lock(os.path.join(folder, LOCK_NAME))
+    if descriptor is None:
+        raise InvalidConfig(f"{folder} is in use by {by_others}")
+    return descriptor
+
+
+def try_lock(path: str) -> int | None:
+    """Lock this file, and create it if it is missing. None if another process holds the lock."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise InvalidConfig(f"{folder} is in use by {by_others}") from None
+        return None
     return descriptor
 
 

@@ -3,7 +3,7 @@
 - `Supervisor`: a background task that ends with an exception is a failure of the whole broker. It is logged, and
   `Supervisor.failure` raises, so that the composition root stops the process. The supervisor holds strong references to
   its tasks; asyncio holds only weak ones.
-- `run_to_completion`: disk threads continue when their caller is cancelled. The caller waits for the end of the work
+- `runs_to_completion`: disk threads continue when their caller is cancelled. The caller waits for the end of the work
   first; otherwise the next caller would work on the same files concurrently, and a failure would go unnoticed.
 - `wait_until_set`: wait for an event, but not longer than a given time.
 - `KeyedLock`: operations on the same key run one at a time; operations on different keys run concurrently.
@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -84,14 +86,20 @@ class Supervisor:
         self._waiters.clear()
 
 
-async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, even if the caller is cancelled meanwhile; the cancellation takes effect afterwards."""
-    task = asyncio.get_running_loop().create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+def runs_to_completion(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let each call of a coroutine function run to its end, even if its caller is cancelled meanwhile; the cancellation
+    takes effect afterwards."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        task = asyncio.get_running_loop().create_task(function(*args, **kwargs))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+    return call
 
 
 async def wait_until_set(event: asyncio.Event, seconds: float | None) -> bool:

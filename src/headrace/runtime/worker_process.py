@@ -22,12 +22,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from struct import Struct
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from headrace.model.errors import RetriableError
 from headrace.runtime.disk_threads import DiskThreads
 
 T = TypeVar("T")
+
 
 IDLE_SECONDS = 30.0
 LOWEST_PRIORITY = 19
@@ -44,13 +45,6 @@ class WorkerDied(RetriableError):
     """The worker process ended before the call did. The call may be repeated."""
 
 
-class IoPace(Protocol):
-    """Limits the disk rate of a call."""
-
-    def __call__(self, size_bytes: int) -> None:
-        """Wait as long as reading or writing this many bytes may take."""
-
-
 class WorkerProcess:
     """The parent's side: at most one worker, and a thread that waits for it."""
 
@@ -58,7 +52,7 @@ class WorkerProcess:
         self._idle_seconds = idle_seconds
         self._niceness = niceness
         self._thread = DiskThreads(1, when_done=lambda: None)
-        self._call_lock: asyncio.Lock | None = None
+        self._call_lock = asyncio.Lock()
         self._worker: subprocess.Popen[bytes] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
@@ -66,8 +60,6 @@ class WorkerProcess:
         """Call `work(pace, *args)` in the worker. Raises WorkerDied, or what the call raised. Cancelling kills the
         worker.
         """
-        if self._call_lock is None:
-            self._call_lock = asyncio.Lock()
         async with self._call_lock:
             if self._idle is not None:
                 self._idle.cancel()

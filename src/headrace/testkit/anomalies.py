@@ -294,9 +294,7 @@ def nonmonotonic_watermarks(history: History) -> Iterator[Anomaly]:
 
 
 def aborted_reads(history: History) -> Iterator[Anomaly]:
-    given = [(poll.partition, record) for poll in history.polls for record in poll.records]
-    given += [(partition, record) for partition, log in history.final.items() for record in log]
-    for partition, (offset, value) in dict.fromkeys(given):
+    for (partition, offset), value in dict.fromkeys(_read(history)):
         if value in history.aborted:
             yield Anomaly("aborted read", partition, f"{value!r} at {offset} was aborted, but a reader received it")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
@@ -58,15 +58,14 @@ class SimBroker:
         self.node_id = node_id
         self.broker: Broker | None = None
         self.starts = 0
-        self.times_given_up = 0
         self.damaged: set[str] = set()
         """The folders of logs that may be quarantined, because bits were flipped in them or they were removed."""
         self._world = world
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
         # As durable as SQLite: a commit is applied as a whole or not at all.
         self._registry = registry or SimRegistryEnsemble()
         self._may_give_up = registry is not None
-        self._on_open = on_open
+        self.on_open = on_open
         self._process: _Process | None = None
         self._next_may_fail = False
         world.loop.set_exception_handler(_report_failure)
@@ -102,9 +101,7 @@ class SimBroker:
         """Start the broker on the present disk. False if the power was cut before it could serve."""
         assert self._process is None, "it runs already"
         self.starts += 1
-        process = self._process = _Process(
-            self.host, self.node_id, SimRegistry(self._registry), self._settings, self._on_open, self.damaged
-        )
+        process = self._process = _Process(self, SimRegistry(self._registry))
         process.may_fail, self._next_may_fail = self._next_may_fail, False
         self.host.disk.on_power_cut = self._on_power_cut
         self.host.disk.on_damage_used = self._on_damage_used
@@ -174,7 +171,6 @@ class SimBroker:
             if not (self._may_give_up and isinstance(cause, excuses)):
                 self._fail(error)
                 return
-            self.times_given_up += 1
         self._end(keep_page_cache=True)
 
     def _on_damage_used(self, path: str, position: int) -> None:
@@ -213,26 +209,14 @@ def _report_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
 class _Process:
     """One run of the broker process."""
 
-    def __init__(
-        self,
-        host: SimHost,
-        node_id: int,
-        registry: SimRegistry,
-        settings: dict[str, str],
-        on_open: Callable[[Broker], None] | None,
-        damaged: Set[str],
-    ) -> None:
+    def __init__(self, owner: SimBroker, registry: SimRegistry) -> None:
         loop = asyncio.get_running_loop()
         self.registry = registry
         self.settled: asyncio.Future[None] = loop.create_future()  # done when it serves or never will
         self.ended: asyncio.Future[None] = loop.create_future()
         self.stop = asyncio.Event()
         self.may_fail = False
-        self._host = host
-        self._node_id = node_id
-        self._settings = settings
-        self._on_open = on_open
-        self._damaged = damaged
+        self._owner = owner
         self._supervisor = Supervisor()
         self.broker: Broker | None = None
         self._server: KafkaServer | None = None
@@ -242,12 +226,12 @@ class _Process:
         return (*MAY_FAIL_TO_START, DiskFailed) if self.may_fail else MAY_FAIL_TO_START
 
     async def open(self) -> Broker:
-        host, supervisor = self._host, self._supervisor
+        owner, host, supervisor = self._owner, self._owner.host, self._supervisor
         broker = self.broker = await open_broker(
             DATA,
-            self._node_id,
+            owner.node_id,
             None,
-            self._settings,
+            owner.settings,
             self.registry,
             host.disk,
             host.network,
@@ -256,8 +240,8 @@ class _Process:
             supervisor,
         )
         self.check()
-        if self._on_open is not None:
-            self._on_open(broker)
+        if owner.on_open is not None:
+            owner.on_open(broker)
         self._server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
         address = await self._server.listen(host.name, PORT)
         supervisor.spawn(self._server.run_sweeps(), "kafka listener")
@@ -288,7 +272,7 @@ class _Process:
         """Raise if there was a failure that was only counted."""
         if self.broker is not None:
             for log in self.broker.store.logs.values():
-                is_unexplained = log.quarantined is not None and log.folder not in self._damaged
+                is_unexplained = log.quarantined is not None and log.folder not in self._owner.damaged
                 if is_unexplained or (log.failed is not None and not self.may_fail):
                     raise BrokerFailed(f"{log.folder}: {log.quarantined or log.failed}")
         if self._server is not None and self._server.failures:

@@ -24,7 +24,7 @@ from uuid import UUID
 from headrace.broker.broker import Broker
 from headrace.broker.handlers import HandlerFunction, RequestContext
 from headrace.broker.partition import Partition
-from headrace.model.registry_records import PartitionRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, LIVE_KEY
 from headrace.registry.interface import Check, Create, RegistryEntry, RegistryOperation, SessionState, is_beneath
 from headrace.registry.topics import (
@@ -40,7 +40,7 @@ from headrace.testkit.history import ReplicaContents
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 from headrace.wire.apis import HEARTBEAT, LIST_OFFSETS, OFFSET_FETCH
-from headrace.wire.batches.batch import parse_header
+from headrace.wire.batches.batch import parse_header, split_batches
 from headrace.wire.messages.fetch import ListOffsetsResponse
 
 SESSION_SECONDS = 2.0
@@ -94,7 +94,7 @@ class SimCluster:
         """End every fault and start all brokers. A paused broker resumes when its time is up."""
         self._world.network.heal()
         self._world.network.speed_up()
-        self._world.network.fabric.delay_seconds = (0.00005, 0.001)
+        self._world.network.delay_seconds = (0.00005, 0.001)
         for broker in self.brokers.values():
             broker.host.disk.capacity_bytes = ROOMY
             broker.host.disk.crash_after(ROOMY)
@@ -221,19 +221,17 @@ class SimCluster:
 
     def _missing(self) -> Iterator[tuple[str, int]]:
         """Partitions without a record, of topics in the registry."""
-        entries = self.registry.entries
-        for topic in [decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY)]:
+        for topic in self._topics():
             for index in range(topic.partitions):
-                if partition_key(topic.id, index) not in entries:
+                if partition_key(topic.id, index) not in self.registry.entries:
                     yield topic.name, index
 
+    def _topics(self) -> list[TopicRecord]:
+        return [decode_topic(entry) for key, entry in self.registry.entries.items() if is_beneath(key, TOPICS_KEY)]
+
     def places(self) -> Iterator[tuple[str, int, PartitionRecord]]:
-        entries = self.registry.entries
-        names = {
-            topic.id: topic.name
-            for topic in (decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY))
-        }
-        for key, entry in entries.items():
+        names = {topic.id: topic.name for topic in self._topics()}
+        for key, entry in self.registry.entries.items():
             if is_beneath(key, PARTITIONS_KEY):
                 topic_id, index = parse_partition_key(key)
                 if topic_id in names:
@@ -298,11 +296,8 @@ def _error_codes(response: Any) -> list[int]:
 def _batches(partition: Partition) -> Iterator[tuple[int, bytes]]:
     for segment in partition.log.segments:
         content = segment.open().pread(segment.size, 0) if segment.size else b""
-        position = 0
-        while position < len(content):
-            header = parse_header(memoryview(content), position)
-            yield header.base_offset, content[position : position + header.size_bytes]
-            position += header.size_bytes
+        for batch, header in split_batches(content):
+            yield header.base_offset, bytes(batch)
 
 
 def _last_epoch(partition: Partition) -> int:

@@ -180,14 +180,14 @@ class SimDisk:
             self.change("rename", source, target)
             replaced = self._tree.rename(source, target)
         if isinstance(replaced, FileNode):
-            self.resized(-len(replaced.content))
+            self._used_bytes -= len(replaced.content)
 
     def remove(self, path: str) -> None:
         with typed_errors("remove", path):
             self.change("remove", path)
             node = self._tree.file(path)
             self._tree.remove(path)
-        self.resized(-len(node.content))
+        self._used_bytes -= len(node.content)
 
     def remove_tree(self, path: str) -> None:
         self.check_alive()
@@ -275,9 +275,6 @@ class SimDisk:
                 self._faults.remove(fault)
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
-    def resized(self, by: int) -> None:
-        self._used_bytes += by
-
     def is_cold(self, node: FileNode) -> bool:
         return not node.warm or self._random.random() < self.cold_chance
 
@@ -287,13 +284,6 @@ class SimDisk:
         if self.on_damage_used is not None and not self._is_in_thread:
             for flipped in node.rotten.intersection(range(position, position + size)):
                 self.on_damage_used(path, flipped)
-
-    def room(self, wanted: int) -> int:
-        return max(0, min(wanted, self.capacity_bytes - self._used_bytes))
-
-    def part(self, size: int) -> int:
-        """How much of a failing write was carried out."""
-        return self._random.randint(0, size)
 
     def _work(
         self,
@@ -347,7 +337,7 @@ class SimFile:
             self._write(data, position)
         except OSError as error:
             # A part was written and then cut off, and both changes may reach the platter.
-            self._node.write(data[: self._disk.part(len(data))], position)
+            self._node.write(data[: self._disk._random.randint(0, len(data))], position)
             self._node.truncate(position)
             raise typed_error(error, "append", self.path) from error
         return position
@@ -377,7 +367,7 @@ class SimFile:
         self._check_usable()
         with typed_errors("truncate", self.path):
             self._disk.change("truncate", self.path, size)
-        self._disk.resized(size - self.size())
+        self._disk._used_bytes += size - self.size()
         self._node.truncate(size)
 
     def sync(self) -> None:
@@ -405,9 +395,10 @@ class SimFile:
 
     def _write(self, data: bytes, position: int) -> None:
         growth = max(0, position + len(data) - self.size())
-        if self._disk.room(growth) < growth:
+        disk = self._disk
+        if growth > max(0, disk.capacity_bytes - disk._used_bytes):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
-        self._disk.resized(growth)
+        disk._used_bytes += growth
         self._node.write(data, position)
 
     def _check_usable(self) -> None:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Self
 
-from headrace.broker.broker import Broker, open_broker
+from headrace.broker.broker import open_broker
 from headrace.http.limits import HttpLimits
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.registry.sqlite import SqliteRegistry
@@ -47,7 +47,7 @@ class EmbeddedBroker:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._ports = 0, 0
         self._thread: LoopThread | None = None
-        self._running: _Running | None = None
+        self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     @property
     def address(self) -> str:
@@ -69,19 +69,18 @@ class EmbeddedBroker:
             self._folder = self._temporary.name
         self._thread = LoopThread("headrace-broker")
         try:
-            self._running = self._thread.call(_Running.open(self._folder, self._settings, self._ports))
+            self._ports, self._close = self._thread.call(_open(self._folder, self._settings, self._ports))
         except BaseException:
             self._end_thread()
             self._clean_up()
             raise
-        self._ports = self._running.ports
 
     def stop(self) -> None:
         """Shut down cleanly, as SIGTERM does. Raises the error of a background task that has failed."""
-        running, self._running = self._running, None
-        if self._thread is not None and running is not None:
+        close, self._close = self._close, None
+        if self._thread is not None and close is not None:
             try:
-                self._thread.call(running.close())
+                self._thread.call(close())
             finally:
                 self._end_thread()
 
@@ -113,58 +112,40 @@ class EmbeddedBroker:
             thread.stop()
 
 
-class _Running:
-    """The running broker, on the event loop of its thread."""
+async def _open(
+    folder: str, settings: dict[str, str], ports: tuple[int, int]
+) -> tuple[tuple[int, int], Callable[[], Coroutine[Any, Any, None]]]:
+    """Start a broker on the event loop of its thread. Returns its ports, and the function that shuts it down."""
+    clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
+    disk, supervisor = SystemDisk(), Supervisor()
+    disk.make_directory(folder)
+    registry = await SqliteRegistry.open(os.path.join(folder, "registry.db"), disk.run)
+    broker = await open_broker(folder, _NODE_ID, None, settings, registry, disk, network, clock, entropy, supervisor)
+    kafka_server = KafkaServer("PLAINTEXT", broker.handlers, network, clock, ListenerLimits())
+    _, port = await kafka_server.listen(_HOST, ports[0])
+    metrics = BrokerMetrics(broker, kafka_server, clock)
+    at = ServeSettings(data=folder, http=(_HOST, ports[1]))
+    http = HttpServer(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
+    metrics.http = http
+    _, http_port = await http.listen()
+    supervisor.spawn(kafka_server.run_sweeps(), "kafka listener")
+    await broker.join(_HOST, port)
+    kafka_server.start_accepting()
+    await broker.cluster.wait_for_leaders()
+    http.open()
 
-    def __init__(
-        self,
-        broker: Broker,
-        kafka_server: KafkaServer,
-        http: HttpServer,
-        ports: tuple[int, int],
-        disk: SystemDisk,
-        supervisor: Supervisor,
-    ) -> None:
-        self.ports = ports
-        self._broker = broker
-        self._kafka_server = kafka_server
-        self._http = http
-        self._disk = disk
-        self._supervisor = supervisor
+    async def close() -> None:
+        await http.begin_shutdown()
+        await broker.cluster.transfer_leadership()
+        kafka_server.stop_listening()
+        http.listener.stop_listening()
+        broker.complete_waiting_requests()
+        await kafka_server.drain(_DRAIN_SECONDS)
+        await http.listener.drain(_DRAIN_SECONDS)
+        await http.close()
+        await supervisor.stop()
+        await broker.stop()
+        disk.close()
+        await supervisor.failure()
 
-    @classmethod
-    async def open(cls, folder: str, settings: dict[str, str], ports: tuple[int, int]) -> _Running:
-        clock, entropy, network = SystemClock(), SystemEntropy(), SystemNetwork()
-        disk, supervisor = SystemDisk(), Supervisor()
-        disk.make_directory(folder)
-        registry = await SqliteRegistry.open(os.path.join(folder, "registry.db"), disk.run)
-        broker = await open_broker(
-            folder, _NODE_ID, None, settings, registry, disk, network, clock, entropy, supervisor
-        )
-        kafka_server = KafkaServer("PLAINTEXT", broker.handlers, network, clock, ListenerLimits())
-        _, port = await kafka_server.listen(_HOST, ports[0])
-        metrics = BrokerMetrics(broker, kafka_server, clock)
-        at = ServeSettings(data=folder, http=(_HOST, ports[1]))
-        http = HttpServer(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
-        metrics.http = http
-        _, http_port = await http.listen()
-        supervisor.spawn(kafka_server.run_sweeps(), "kafka listener")
-        await broker.join(_HOST, port)
-        kafka_server.start_accepting()
-        await broker.cluster.wait_for_leaders()
-        http.open()
-        return cls(broker, kafka_server, http, (port, http_port), disk, supervisor)
-
-    async def close(self) -> None:
-        await self._http.begin_shutdown()
-        await self._broker.cluster.transfer_leadership()
-        self._kafka_server.stop_listening()
-        self._http.listener.stop_listening()
-        self._broker.complete_waiting_requests()
-        await self._kafka_server.drain(_DRAIN_SECONDS)
-        await self._http.listener.drain(_DRAIN_SECONDS)
-        await self._http.close()
-        await self._supervisor.stop()
-        await self._broker.stop()
-        self._disk.close()
-        await self._supervisor.failure()
+    return (port, http_port), close

@@ -37,10 +37,6 @@ class FileNode:
         self._sizes: list[int] = []  # the sizes since the last sync, in order
         self._abandoned: set[int] = set()  # pages that a failed sync marked clean
 
-    @property
-    def dirty(self) -> bool:
-        return bool(self._pieces or self._sizes)
-
     def write(self, data: bytes, position: int) -> None:
         if position + len(data) > len(self.content):
             self._grow(position + len(data))
@@ -206,14 +202,12 @@ class SimFileTree:
         folder.entries[name] = node
         self._pending.append(_PendingNameChange(folder, name, node))
 
-    def remove(self, path: str) -> Node:
+    def remove(self, path: str) -> None:
         folder, name = self._place(path)
         if name not in folder.entries:
             raise _error(errno.ENOENT, path)
-        node = folder.entries.pop(name)
-        _mark_moved(node)
+        _mark_moved(folder.entries.pop(name))
         self._pending.append(_PendingNameChange(folder, name, None))
-        return node
 
     def rename(self, source: str, target: str) -> Node | None:
         """Rename a node. Returns the node that was replaced, if any."""
@@ -237,13 +231,12 @@ class SimFileTree:
         self._pending.append(_PendingNameChange(target_folder, target_name, node, left=folder))
         return replaced
 
-    def lose(self, path: str) -> Node:
+    def lose(self, path: str) -> None:
         """Remove a name durably, although no program has removed it."""
         folder, name = self._place(path)
-        node = self.remove(path)
+        self.remove(path)
         self._pending = [one for one in self._pending if (one.folder, one.name) != (folder, name)]
         folder.durable.pop(name, None)
-        return node
 
     def sync_all(self) -> None:
         """Make all names and all files durable."""

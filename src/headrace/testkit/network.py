@@ -32,12 +32,12 @@ RESET = object()
 class SimChannel:
     """One direction of a connection. `carries_responses`: from the accepting end to the connecting end."""
 
-    def __init__(self, fabric: NetworkFabric, source: str, target: str, *, carries_responses: bool = False) -> None:
+    def __init__(self, network: SimNetwork, source: str, target: str, *, carries_responses: bool = False) -> None:
         self.source = source
         self.target = target
         self.carries_responses = carries_responses
         self.vanished = False  # nothing arrives any more, silently
-        self._fabric = fabric
+        self._network = network
         self._wire: deque[object] = deque()  # in flight
         self._waiting: deque[object] = deque()  # arrived where the path was cut
         self._in_window = 0  # accepted bytes that the reader has not received
@@ -50,18 +50,18 @@ class SimChannel:
         return self.vanished or (self.reader.closed and self.writer.closed)
 
     def room(self) -> int:
-        return self._fabric.window_bytes - self._in_window
+        return self._network.window_bytes - self._in_window
 
     def take(self, data: bytes) -> None:
-        if self.carries_responses and self._fabric.loses_response(self.source):
-            self._fabric.note("lose answer", self.source, self.target)
+        if self.carries_responses and self._network.loses_response(self.source):
+            self._network.note("lose answer", self.source, self.target)
             self.carry(RESET)
             self.writer.reset_by_fault()
             return
         self._in_window += len(data)
         taken = 0
         while taken < len(data):
-            piece = data[taken : taken + self._fabric.piece_size(len(data) - taken)]
+            piece = data[taken : taken + self._network.piece_size(len(data) - taken)]
             taken += len(piece)
             self.carry(piece)
 
@@ -82,18 +82,18 @@ class SimChannel:
 
     def _schedule(self, size: int) -> None:
         # Each timer delivers the next piece, because timers of the same time have no order.
-        self._last_arrival = self._fabric.arrival(self.source, self.target, size, self._last_arrival)
-        self._fabric.loop.call_at(self._last_arrival, self._arrive, context=self._fabric.context)
+        self._last_arrival = self._network.arrival(self.source, self.target, size, self._last_arrival)
+        self._network.loop.call_at(self._last_arrival, self._arrive, context=self._network.context)
 
     def _arrive(self) -> None:
         piece = self._wire.popleft()
         if self.vanished:
             return
-        if self._waiting or self._fabric.is_cut(self.source, self.target):
+        if self._waiting or self._network.is_cut(self.source, self.target):
             self._waiting.append(piece)
             return
         size = len(piece) if isinstance(piece, bytes) else 0
-        self._fabric.note("arrive", self.reader.name, size)
+        self._network.note("arrive", self.reader.name, size)
         self.reader.arrived(piece)
 
 
@@ -244,10 +244,49 @@ FIRST_PORT = 20_000
 FIRST_CLIENT_PORT = 40_000
 
 
-class NetworkFabric:
-    """The state that the network interfaces of all hosts share."""
+class HostNetwork:
+    """The `Network` interface of one host. Implements `headrace.runtime.network.Network`."""
+
+    def __init__(self, network: SimNetwork, host: str) -> None:
+        self.host = host
+        self._network = network
+
+    async def listen(
+        self, host: str, port: int, accept: Callable[[ByteStream], None], backlog: int = 1024
+    ) -> SimListener:
+        if host not in LOCAL_NAMES and host != self.host:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
+        address = (self.host, port or self._network.next_port())
+        if address in self._network.listeners:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), f"{address}")
+        listener = SimListener(self._network, address, accept, backlog)
+        self._network.listeners[address] = listener
+        return listener
+
+    async def connect(self, host: str, port: int, deadline_seconds: float) -> SimByteStream:
+        network, target = self._network, self.host if host in LOCAL_NAMES else host
+        async with asyncio.timeout(deadline_seconds):
+            await asyncio.sleep(network.delay())
+            await network.path(self.host, target)
+            listener = network.listeners.get((target, port))
+            if listener is None:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            await listener.room()
+            mine, theirs = network.link(self.host, target, port)
+            listener.offer(theirs)
+            try:
+                await asyncio.sleep(network.delay())
+            except BaseException:
+                mine.abort()
+                raise
+        return mine
+
+
+class SimNetwork(HostNetwork):
+    """The whole network, with its faults; also the `Network` interface of the host "localhost"."""
 
     def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(self, "localhost")
         self.loop = loop
         self.context = Context()  # bytes in flight belong to no host
         self.delay_seconds = (0.00005, 0.001)
@@ -290,7 +329,7 @@ class NetworkFabric:
         self._last_port += 1
         return self._last_port
 
-    def connect(self, source: str, target: str, port: int) -> tuple[SimByteStream, SimByteStream]:
+    def link(self, source: str, target: str, port: int) -> tuple[SimByteStream, SimByteStream]:
         """Both ends of a new connection, the connecting end first."""
         self._last_client_port += 1
         caller, called = f"{source}:{self._last_client_port}", f"{target}:{port}"
@@ -302,11 +341,19 @@ class NetworkFabric:
             SimByteStream(self.loop, called, caller, inward=there, outward=back),
         )
 
-    def cut(self, source: str, target: str) -> None:
-        self.note("cut", source, target)
-        self._cuts.add((source, target))
+    def at(self, host: str) -> HostNetwork:
+        return HostNetwork(self, host)
 
-    def heal(self, paths: list[tuple[str, str]]) -> None:
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """Cut the path from `a` to `b`, and back unless `one_way`. Connections stay open and are not notified."""
+        for path in [(a, b)] if one_way else [(a, b), (b, a)]:
+            self.note("cut", *path)
+            self._cuts.add(path)
+
+    def heal(self, a: str | None = None, b: str | None = None) -> None:
+        """Open the paths between two hosts, or all. Bytes sent meanwhile arrive now."""
+        everything = a is None or b is None
+        paths = [path for path in sorted(self._cuts) if everything or set(path) == {a, b}]
         self.note("heal", paths)
         self._cuts.difference_update(paths)
         for stream in self._streams:
@@ -317,16 +364,17 @@ class NetworkFabric:
                 waiter.set_result(None)
         self._healing.clear()
 
-    def cut_paths(self) -> list[tuple[str, str]]:
-        return sorted(self._cuts)
-
-    def slow_down(self, source: str, target: str, bytes_per_second: float) -> None:
-        self._rates[source, target] = bytes_per_second
+    def slow(self, a: str, b: str, bytes_per_second: float) -> None:
+        """Limit the rate of bytes from `a` to `b`."""
+        self._rates[a, b] = bytes_per_second
 
     def speed_up(self) -> None:
+        """Remove all rate limits."""
         self._rates.clear()
 
     def lose_responses(self, host: str, chance: float) -> None:
+        """From now on, break a connection to this host instead of delivering a response, with this probability: the
+        peer does not learn that its request took effect. 0 ends it."""
         self._loss_chances[host] = chance
 
     def loses_response(self, host: str) -> bool:
@@ -344,99 +392,18 @@ class NetworkFabric:
             self._healing.append(healed)
             await healed
 
-
-class HostNetwork:
-    """The `Network` interface of one host. Implements `headrace.runtime.network.Network`."""
-
-    def __init__(self, fabric: NetworkFabric, host: str) -> None:
-        self.host = host
-        self._fabric = fabric
-
-    async def listen(
-        self, host: str, port: int, accept: Callable[[ByteStream], None], backlog: int = 1024
-    ) -> SimListener:
-        if host not in LOCAL_NAMES and host != self.host:
-            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
-        address = (self.host, port or self._fabric.next_port())
-        if address in self._fabric.listeners:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), f"{address}")
-        listener = SimListener(self._fabric, address, accept, backlog)
-        self._fabric.listeners[address] = listener
-        return listener
-
-    async def connect(self, host: str, port: int, deadline_seconds: float) -> SimByteStream:
-        fabric, target = self._fabric, self.host if host in LOCAL_NAMES else host
-        async with asyncio.timeout(deadline_seconds):
-            await asyncio.sleep(fabric.delay())
-            await fabric.path(self.host, target)
-            listener = fabric.listeners.get((target, port))
-            if listener is None:
-                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-            await listener.room()
-            mine, theirs = fabric.connect(self.host, target, port)
-            listener.offer(theirs)
-            try:
-                await asyncio.sleep(fabric.delay())
-            except BaseException:
-                mine.abort()
-                raise
-        return mine
-
-
-class SimNetwork(HostNetwork):
-    """The whole network, with its faults; also the `Network` interface of the host "localhost"."""
-
-    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(NetworkFabric(seed, loop), "localhost")
-
-    @property
-    def digest(self) -> str:
-        return self._fabric.digest
-
-    @property
-    def fabric(self) -> NetworkFabric:
-        """The shared state, for its settings: delays, window, pieces."""
-        return self._fabric
-
-    def at(self, host: str) -> HostNetwork:
-        return HostNetwork(self._fabric, host)
-
-    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
-        """Cut the path from `a` to `b`, and back unless `one_way`. Connections stay open and are not notified."""
-        self._fabric.cut(a, b)
-        if not one_way:
-            self._fabric.cut(b, a)
-
-    def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """Open the paths between two hosts, or all. Bytes sent meanwhile arrive now."""
-        everything = a is None or b is None
-        self._fabric.heal([path for path in self._fabric.cut_paths() if everything or set(path) == {a, b}])
-
-    def slow(self, a: str, b: str, bytes_per_second: float) -> None:
-        """Limit the rate of bytes from `a` to `b`."""
-        self._fabric.slow_down(a, b, bytes_per_second)
-
-    def speed_up(self) -> None:
-        """Remove all rate limits."""
-        self._fabric.speed_up()
-
-    def lose_responses(self, host: str, chance: float) -> None:
-        """From now on, break a connection to this host instead of delivering a response, with this probability: the
-        peer does not learn that its request took effect. 0 ends it."""
-        self._fabric.lose_responses(host, chance)
-
     def reset(self, a: str, b: str) -> None:
         """Break all connections between two hosts; both ends get an error at their next use."""
-        self._fabric.note("reset", a, b)
-        for link in self._fabric.links(a, b) + self._fabric.links(b, a):
+        self.note("reset", a, b)
+        for link in self.links(a, b) + self.links(b, a):
             link.reset_by_fault()
 
     def crash(self, host: str, *, silently: bool = False) -> None:
         """End all connections of a host. Its peers receive a reset, or nothing if `silently` (half-open)."""
-        self._fabric.note("crash", host, silently)
-        for address in [address for address in self._fabric.listeners if address[0] == host]:
-            self._fabric.listeners[address].close()
-        for link in self._fabric.links(host):
+        self.note("crash", host, silently)
+        for address in [address for address in self.listeners if address[0] == host]:
+            self.listeners[address].close()
+        for link in self.links(host):
             if silently:
                 link.vanish()
             else:
@@ -447,10 +414,10 @@ class SimListener:
     """Implements `headrace.runtime.network.Listener`."""
 
     def __init__(
-        self, fabric: NetworkFabric, address: tuple[str, int], accept: Callable[[ByteStream], None], backlog: int
+        self, network: SimNetwork, address: tuple[str, int], accept: Callable[[ByteStream], None], backlog: int
     ) -> None:
         self.address = address
-        self._fabric = fabric
+        self._network = network
         self._accept = accept
         self._backlog = backlog
         self._waiting: deque[SimByteStream] = deque()
@@ -461,25 +428,25 @@ class SimListener:
     async def room(self) -> None:
         """Return when the backlog has room; raise if the listener is closed."""
         while len(self._waiting) >= self._backlog:
-            accepted: asyncio.Future[None] = self._fabric.loop.create_future()
+            accepted: asyncio.Future[None] = self._network.loop.create_future()
             self._callers.append(accepted)
             await accepted
-        if self._fabric.listeners.get(self.address) is not self:
+        if self._network.listeners.get(self.address) is not self:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
     def offer(self, link: SimByteStream) -> None:
         self._waiting.append(link)
-        self._fabric.loop.call_soon(self._accept_waiting, context=self._context)
+        self._network.loop.call_soon(self._accept_waiting, context=self._context)
 
     def pause(self) -> None:
         self._paused = True
 
     def resume(self) -> None:
         self._paused = False
-        self._fabric.loop.call_soon(self._accept_waiting, context=self._context)
+        self._network.loop.call_soon(self._accept_waiting, context=self._context)
 
     def close(self) -> None:
-        self._fabric.listeners.pop(self.address, None)
+        self._network.listeners.pop(self.address, None)
         self._paused = True
         while self._waiting:
             self._waiting.popleft().abort()

@@ -178,8 +178,6 @@ def _apply(
             holders.pop(key, None)
 
 
-__all__ = ["SimRegistry", "SimRegistryEnsemble"]
-
 T = TypeVar("T")
 
 STEP_SECONDS = 1e-6  # between two messages that arrive in order

@@ -30,7 +30,7 @@ from headrace.sdk.errors import Reject, Retry
 from headrace.sdk.loop_thread import BlockingPortal
 from headrace.sdk.messages import AsyncMessage
 from headrace.sdk.sync_messages import Message
-from headrace.sdk.working import RequestReplier, run_handlers
+from headrace.sdk.working import reply, run_handlers
 from headrace.worker.app import (
     ACK,
     REJECT,
@@ -95,10 +95,9 @@ class Runner:
                 for lifespan in self._app.lifespans:
                     await stack.enter_async_context(lifespan(self._client))
                 responder = await stack.enter_async_context(Responder(self._client.cluster))
-                replier = RequestReplier(responder, self.clock)
                 async with asyncio.TaskGroup() as tasks:
                     for subscriber in self._app.subscribers:
-                        invoke = partial(self._handle, subscriber, replier)
+                        invoke = partial(self._handle, subscriber, responder)
                         tasks.create_task(self._consume(subscriber, invoke))
                     if self._app.schedules:
                         tasks.create_task(self._run_schedules())
@@ -173,7 +172,7 @@ class Runner:
 
     # Handling
 
-    async def _handle(self, subscriber: Subscriber, replier: RequestReplier, message: AsyncMessage) -> None:
+    async def _handle(self, subscriber: Subscriber, responder: Responder, message: AsyncMessage) -> None:
         async def handle(message: AsyncMessage) -> Any:
             result = await self._invoke(subscriber.handler, message)
             if subscriber.result_topic is not None and result is not None:
@@ -183,7 +182,7 @@ class Runner:
         if header_value(message.raw_headers, REPLY_TO) is None:
             await handle(message)
         else:
-            await replier.reply(message, handle)
+            await reply(responder, self.clock, message, handle)
 
     async def _invoke(self, handler: Handler, message: AsyncMessage) -> Any:
         """Call the handler through the middlewares; translate its error into the settlement that its rules name."""

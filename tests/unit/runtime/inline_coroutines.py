@@ -7,8 +7,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from headrace.runtime.disk import Disk, DiskFull
-from headrace.runtime.worker_process import IoPace
+from headrace.runtime.disk import Disk, DiskFull, IoPace
 
 
 def double(pace: IoPace, number: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from tests.unit.storage.log_harness import DATA, FOLDER, QUIET, SMALL, TOPIC, ReplayRecorder, split
+from tests.unit.storage.log_harness import DATA, FOLDER, QUIET, SMALL, TOPIC, ReplayRecorder, create_log, split
 
 from headrace.storage.config import LogConfig
 from headrace.storage.log.follower_batches import check_follower_batches
@@ -59,7 +59,7 @@ class FollowerLogHarness:
         self.store = self.run(open_store(self.world.disk, DATA, self.world.clock, QUIET))
         opening = Opening(self.config, self.state)
         self.run(self.store.open_all(lambda *_: opening))
-        self.log = self.run(self.store.create(TOPIC, 0, opening))
+        self.log = self.run(create_log(self.store, TOPIC, 0, opening))
         self.log.on_flushed = self._flushed
 
     def _flushed(self, log: Log) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
 from headrace.model.errors import OffsetOutOfRange
 from headrace.storage.config import LogConfig, StoreConfig
+from headrace.storage.log.derived_state import DerivedState
 from headrace.storage.log.log import ColdRead, Log
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.store.log_store import LogStore, Opening, open_store
@@ -26,10 +27,40 @@ QUIET = StoreConfig(scrub_bytes_per_second=0, reserve_bytes=0)
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
 
+class NoDerivedState:
+    """The state of a log from which nothing is derived."""
+
+    def restore(self, snapshot: bytes) -> None:
+        pass
+
+    def replay(self, batch: ReplayedBatch) -> None:
+        pass
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def aborted(self, _start_offset: int, _end_offset: int) -> Sequence[AbortedTransaction]:
+        return ()
+
+    def producer_ids(self) -> frozenset[int]:
+        return frozenset()
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        pass
+
+
+NO_DERIVED_STATE: DerivedState = NoDerivedState()
+
+
 def lead_alone(log: Log) -> None:
     """As the partition of a leader without followers does: what is flushed is committed."""
     log.enforces_retention = True
     log.committed_offset = log.compactable_offset = lambda: log.flushed_offset
+
+
+async def create_log(store: LogStore, topic_id: UUID, partition: int, opening: Opening) -> Log:
+    (log,) = await store.create_all([(topic_id, partition, opening)])
+    return log
 
 
 def make_batch(*values: bytes, timestamp_ms: int = 1000, **options: int) -> tuple[memoryview, BatchHeader]:
@@ -88,7 +119,7 @@ class LogHarness:
         self.store = self.run(open_store(self.world.disk, DATA, self.world.clock, self.store_config))
         opening = Opening(self.config, self.state)
         self.run(self.store.open_all(lambda *_: opening))
-        self.log = self.run(self.store.create(TOPIC, 0, opening))
+        self.log = self.run(create_log(self.store, TOPIC, 0, opening))
         lead_alone(self.log)
         self.log.on_flushed = self._flushed
 

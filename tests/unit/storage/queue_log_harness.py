@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tests.unit.storage.compaction.compacted_log_harness import QUIET, CompactedLogHarness, Transactions
+from tests.unit.storage.log_harness import create_log
 
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log.acked_retention import RetentionSweep
@@ -37,7 +38,7 @@ class QueueLogHarness(CompactedLogHarness):
 
     def open(self) -> None:
         super().open()
-        self.acks = self.run(self.store.create(ACKS, 0, Opening(self.config, Transactions())))
+        self.acks = self.run(create_log(self.store, ACKS, 0, Opening(self.config, Transactions())))
         self.sweep = RetentionSweep(self.log, self.acks)
 
     def messages(self, count: int, size_bytes: int = 100, per_batch: int = 1, producer_id: int = -1) -> None:

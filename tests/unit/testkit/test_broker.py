@@ -74,11 +74,11 @@ def test_a_clean_stop_leaves_the_marker_of_one() -> None:
         broker.cut_power()
         assert await broker.start()
         assert broker.broker is not None
-        assert broker.broker.store.clean
+        assert broker.broker.store.broker_epoch is not None
         broker.kill()
         assert await broker.start()
         assert broker.broker is not None
-        assert not broker.broker.store.clean
+        assert broker.broker.store.broker_epoch is None
 
     in_world(main)
 

@@ -129,7 +129,7 @@ def test_a_ring_leaves_each_broker_two_neighbours() -> None:
     cluster = SimCluster(world, 5, SETTINGS)
     cluster.cut_ring()
     names = [broker.host.name for broker in cluster.brokers.values()]
-    reached = {name: sum(not world.network.fabric.is_cut(name, other) for other in names) - 1 for name in names}
+    reached = {name: sum(not world.network.is_cut(name, other) for other in names) - 1 for name in names}
     world.close()
     assert set(reached.values()) == {2}
 

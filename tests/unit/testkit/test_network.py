@@ -89,7 +89,7 @@ def test_a_cut_path_holds_bytes_until_it_heals_and_then_delivers_them_in_order()
 def test_bytes_stay_in_order_when_a_path_heals_while_others_are_under_way() -> None:
     async def main(network: SimNetwork) -> None:
         caller, called, _ = await pair(network)
-        network.fabric.delay_seconds = (1.0, 1.0)
+        network.delay_seconds = (1.0, 1.0)
         caller.send([b"first "], False)
         network.cut("a", "b")
         await asyncio.sleep(1.5)
@@ -194,7 +194,7 @@ def test_a_host_that_vanishes_leaves_its_peers_half_open() -> None:
         with pytest.raises(BlockingIOError):
             caller.receive_into(bytearray(1))
         taken = caller.send([bytes(1 << 20)], False)
-        assert taken == network.fabric.window_bytes
+        assert taken == network.window_bytes
         await asyncio.sleep(3600)
         with pytest.raises(BlockingIOError):
             caller.send([b"x"], False)
@@ -251,7 +251,7 @@ def test_a_slow_path_delays_bytes() -> None:
 
 def test_bytes_held_by_a_cut_may_arrive_after_later_bytes_of_another_connection() -> None:
     async def main(network: SimNetwork) -> None:
-        network.fabric.retry_seconds = 10.0
+        network.retry_seconds = 10.0
         accepted: list[Any] = []
         await network.at("b").listen("b", 9092, accepted.append)
         first = await network.at("a").connect("b", 9092, 1.0)
@@ -296,7 +296,7 @@ def test_a_caller_that_gave_up_causes_a_reset() -> None:
     async def main(network: SimNetwork) -> None:
         accepted: list[SimByteStream] = []
         await network.at("b").listen("b", 9092, accepted.append)  # type: ignore[arg-type]
-        network.fabric.delay_seconds = (1.0, 1.0)
+        network.delay_seconds = (1.0, 1.0)
         with pytest.raises(TimeoutError):
             await network.at("a").connect("b", 9092, 1.5)
         await asyncio.sleep(5)

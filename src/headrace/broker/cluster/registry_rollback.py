@@ -101,7 +101,7 @@ async def set_aside_foreign_logs(
     foreign: list[LogKey] = []
     for topic in catalogue:
         for index, record in topic.partition_records.items():
-            own_log = store.get(topic.id, index)
+            own_log = store.logs.get((topic.id, index))
             if node_id not in record.replicas or own_log is None or own_log.end_offset == own_log.start_offset:
                 continue
             if has_foreign_history(record, own_log.epochs.latest, known.knows):

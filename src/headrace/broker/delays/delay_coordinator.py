@@ -79,7 +79,7 @@ class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
 
         target = partial(self._target, partition)
         counts = self.counts.setdefault(partition.topic.removeprefix(DELAYED_PREFIX), DelayCounts())
-        return DelayShard(partition, target, self._next_producer_id, self._store.ensure_space, counts, self._clock)
+        return DelayShard(partition, target, self._next_producer_id, self._store.space.ensure, counts, self._clock)
 
     async def _sweep(self) -> None:
         """Clean up all local replicas, leaders and followers."""

@@ -13,32 +13,26 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.partition import Partition
 from headrace.machines.delays.delay_index import UNPACKED_BYTES_MAX, DelayIndex, replay
 from headrace.model.errors import HeadraceError, NotLeader, StorageFailure
 from headrace.runtime.clock import Clock
-from headrace.runtime.disk import Disk
+from headrace.runtime.disk import Disk, IoPace
 from headrace.storage.compaction.cleaner import LogCleaner
-from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap
+from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, read_segment
 from headrace.storage.log.acked_retention import (
     RetentionSweep,
     SettledSurvey,
     SettledSurveyJob,
+    count_unsettled,
     make_survey_job,
-    read_segment,
 )
 from headrace.storage.log.log import Log
 from headrace.wire.batches.batch import BatchRecord, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import DelayedEvent, build_event, read_records_at
-
-if TYPE_CHECKING:
-    from headrace.runtime.worker_process import IoPace
-
 
 _READ_GAP_BYTES_MAX = 64 << 10
 
@@ -162,12 +156,9 @@ def survey_delayed(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSu
     """Find completed messages below the high watermark. Runs in a worker process and blocks."""
     delays = DelayIndex(job.start_offset, 0)
     for mark in job.segments:
-        for batch in read_segment(disk, job.folder, mark):
-            pace(len(batch))
-            if job.start_offset < parse_header(batch).next_offset <= job.end_offset:
+        for batch, header in read_segment(disk, pace, job.folder, mark):
+            if job.start_offset < header.next_offset <= job.end_offset:
                 replay(delays, batch, job.end_offset)
     over = delays.over(job.start_offset)
     settled = SettledBitmap(job.start_offset, over.serialize() if over else b"")
-    offsets = settled.offsets()
-    counts = [offsets.count_unsettled(bound) for bound in job.bounds]
-    return SettledSurvey(settled, tuple(after - before for before, after in pairwise(counts)))
+    return SettledSurvey(settled, count_unsettled(settled, job))

@@ -290,7 +290,7 @@ class ProduceHandler:
                 if gap_guard:
                     place = _producer_partition(item.topic, partition_response.index)
                     gap_guard.check_no_gap(place, item.header, partition.state.producers, self._clock.monotonic())
-                self._store.ensure_space()
+                self._store.space.ensure()
                 self._ensure_committable(partition, request.acks, session_valid=session_valid)
                 if item.header.is_transactional:
                     self._verify_transaction(request, item)

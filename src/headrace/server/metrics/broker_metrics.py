@@ -41,7 +41,7 @@ class BrokerMetrics:
         failed = [log for log in store.logs.values() if log.failed is not None or log.quarantined is not None]
         return {
             "groups": None if self._broker.coordinator.is_loaded else "the group coordinator is still loading",
-            "disk": "the disk is nearly full; writes are rejected" if store.is_space_exhausted else None,
+            "disk": "the disk is nearly full; writes are rejected" if store.space.exhausted else None,
             "logs": f"{len(failed)} partitions are out of service; see the log" if failed else None,
             "registry": None if self._broker.cluster.membership.session_valid else "the registry is not reachable",
         }

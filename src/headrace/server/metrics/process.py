@@ -104,8 +104,8 @@ async def add_storage(out: Exposition, broker: Broker, yield_turn: CooperativeYi
     out.add("headrace_cleaner_records_kept_total", cleaner.records_kept)
     out.add("headrace_cleaner_bytes_read_total", cleaner.bytes_read)
     out.add("headrace_cleaner_bytes_written_total", cleaner.bytes_written)
-    out.add("headrace_disk_free_bytes", store.free_bytes)
-    out.add("headrace_produce_refused_for_space", int(store.is_space_exhausted))
+    out.add("headrace_disk_free_bytes", store.space.free_bytes)
+    out.add("headrace_produce_refused_for_space", int(store.space.exhausted))
     out.add("headrace_stray_logs", store.strays.size.logs)
     out.add("headrace_stray_bytes", store.strays.size.size_bytes)
     failed = size_bytes = 0

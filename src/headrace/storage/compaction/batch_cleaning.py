@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -65,29 +66,48 @@ class AbortedTransactions:
         if not header.is_transactional or header.is_control:
             return False
         ranges = self._ranges.get(header.producer_id, [])
-        at = bisect_right(ranges, header.base_offset, key=_first_offset) - 1
+        at = bisect_right(ranges, header.base_offset, key=itemgetter(0)) - 1
         return at >= 0 and header.base_offset <= ranges[at][1]
 
 
-class CompactionRules(msgspec.Struct):
-    """The rules of compaction for one pass, with the transactions that the pass has seen so far."""
+class CleaningRules(msgspec.Struct):
+    """What both kinds of rules know and count in one pass."""
 
-    newest: OffsetMap
-    end_offset: int  # the map covers the records below; batches above stay unchanged
-    aborted: AbortedTransactions
     last_batches: dict[int, int]  # producer id -> base offset of its last batch
-    now_ms: int
-    delete_retention_ms: int
     last_offset: int = -1  # of the log, if it ends with these segments
-    unfinished: set[int] = msgspec.field(default_factory=set)  # producers with a batch that no marker has followed yet
     dropped_aborts: list[int] = msgspec.field(default_factory=list)  # offsets of removed abort markers
     records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
         """The cleaned batch, or None if it is removed."""
+        raise NotImplementedError
+
+    def _unchanged(self, batch: bytes, header: BatchHeader) -> bytes:
+        self.records_kept += header.record_count
+        return batch
+
+    def _emptied(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
+        return strip_records(batch, header) if self._is_last(header) else None
+
+    def _is_last(self, header: BatchHeader) -> bool:
+        """Whether the batch is the last one of its producer, or of the log."""
+        is_last_of_log = header.last_offset == self.last_offset
+        return is_last_of_log or self.last_batches.get(header.producer_id) == header.base_offset
+
+
+class CompactionRules(CleaningRules, kw_only=True):
+    """The rules of compaction for one pass, with the transactions that the pass has seen so far."""
+
+    newest: OffsetMap
+    end_offset: int  # the map covers the records below; batches above stay unchanged
+    aborted: AbortedTransactions
+    now_ms: int
+    delete_retention_ms: int
+    unfinished: set[int] = msgspec.field(default_factory=set)  # producers with a batch that no marker has followed yet
+
+    def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
         if header.base_offset >= self.end_offset:
-            self.records_kept += header.record_count
-            return batch
+            return self._unchanged(batch, header)
         if header.is_control:
             return self._clean_marker(batch, header)
         if header.is_transactional:
@@ -96,8 +116,7 @@ class CompactionRules(msgspec.Struct):
             return self._emptied(batch, header)
         unpacked = unpack_records(batch, header)
         if unpacked is None:
-            self.records_kept += header.record_count
-            return batch
+            return self._unchanged(batch, header)
         data, records = unpacked
         kept = self._kept(records, header)
         self.records_kept += len(kept)
@@ -134,40 +153,27 @@ class CompactionRules(msgspec.Struct):
             self.dropped_aborts.append(header.base_offset)
         return None
 
-    def _emptied(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        return strip_records(batch, header) if self._is_last(header) else None
 
-    def _is_last(self, header: BatchHeader) -> bool:
-        return _is_last(self, header)
-
-
-class SettledCleaningRules(msgspec.Struct):
+class SettledCleaningRules(CleaningRules, kw_only=True):
     """The rules of acked retention for one pass: records at offsets that all subscriptions have settled are removed.
 
     Markers stay, because batches of their transactions may lie before the segments of this pass.
     """
 
     settled: SettledOffsets
-    last_batches: dict[int, int]  # producer id -> base offset of its last batch
-    last_offset: int = -1  # of the log, if it ends with these segments
-    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # always empty
-    records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """The cleaned batch, or None if it is removed."""
         if header.is_control or not self._touches(header):
-            self.records_kept += header.record_count
-            return batch
+            return self._unchanged(batch, header)
         unpacked = unpack_records(batch, header)
         if unpacked is None:
-            self.records_kept += header.record_count
-            return batch
+            return self._unchanged(batch, header)
         data, records = unpacked
         base_offset = header.base_offset
         kept = [record for record in records if base_offset + record[2] not in self.settled]
         self.records_kept += len(kept)
         if not kept:
-            return strip_records(batch, header) if _is_last(self, header) else None
+            return self._emptied(batch, header)
         return batch if len(kept) == len(records) else rebuild_batch(data, kept, header, None)
 
     def _touches(self, header: BatchHeader) -> bool:
@@ -292,16 +298,6 @@ def _build_batch(
     batch += payload
     set_crc(memoryview(batch))
     return batch
-
-
-def _first_offset(span: tuple[int, int]) -> int:
-    return span[0]
-
-
-def _is_last(rules: CompactionRules | SettledCleaningRules, header: BatchHeader) -> bool:
-    """Whether the batch is the last one of its producer, or of the log."""
-    is_last_of_log = header.last_offset == rules.last_offset
-    return is_last_of_log or rules.last_batches.get(header.producer_id) == header.base_offset
 
 
 def _has_delete_horizon(header: BatchHeader) -> bool:

@@ -20,7 +20,8 @@ from typing import NamedTuple, TypeVar
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
-from headrace.runtime.tasks import run_to_completion
+from headrace.runtime.tasks import runs_to_completion
+from headrace.storage.compaction import swap
 from headrace.storage.compaction.compaction import (
     CompactionJob,
     CompactionResult,
@@ -29,21 +30,13 @@ from headrace.storage.compaction.compaction import (
     SourceSegment,
     compact,
 )
-from headrace.storage.compaction.swap import (
-    DRAFTS,
-    MANIFEST,
-    CompactionManifest,
-    complete_swap,
-    exchange_names,
-    remove_drafts,
-    write_manifest,
-)
+from headrace.storage.compaction.swap import DRAFTS, MANIFEST, CompactionManifest
 from headrace.storage.config import StoreConfig
 from headrace.storage.log.checkpoint import SegmentCheckpoint
 from headrace.storage.log.log import Log
 from headrace.storage.segments.gaps import read_gaps
 from headrace.storage.segments.scan import BadBatch
-from headrace.storage.segments.segment import GAPS, NO_TIMESTAMP, Segment, file_name
+from headrace.storage.segments.segment import GAPS, Segment, file_name
 from headrace.storage.store.space_guard import SpaceGuard
 
 logger = logging.getLogger(__name__)
@@ -87,12 +80,7 @@ class CleaningFailed(StorageFailure):
 
 class LogCleaner:
     def __init__(
-        self,
-        disk: Disk,
-        clock: Clock,
-        config: StoreConfig,
-        space: SpaceGuard,
-        logs: Callable[[], Iterable[Log]],
+        self, disk: Disk, clock: Clock, config: StoreConfig, space: SpaceGuard, logs: Callable[[], Iterable[Log]]
     ) -> None:
         self._disk = disk
         self._clock = clock
@@ -172,7 +160,7 @@ class LogCleaner:
             if log.generation == generation:  # otherwise the pass may have read a truncated segment
                 _report_damage(log, plan, damage)
             raise
-        if not await run_to_completion(_swap_segments(log, plan, generation, outcome.manifest)):
+        if not await _swap_segments(log, plan, generation, outcome.manifest):
             self.passes_discarded += 1
             return False
         self._count(log, outcome)
@@ -213,12 +201,8 @@ class LogCleaner:
         self.records_kept += outcome.records_kept
         self.bytes_read += outcome.bytes_read
         self.bytes_written += outcome.bytes_written
-        logger.info(
-            "log compacted log=%s records_kept=%d records_read=%d",
-            log.folder,
-            outcome.records_kept,
-            outcome.records_read,
-        )
+        kept, read = outcome.records_kept, outcome.records_read
+        logger.info("log compacted log=%s records_kept=%d records_read=%d", log.folder, kept, read)
 
 
 def plan_cleaning(log: Log, now_ms: int) -> CleaningPlan | None:
@@ -236,7 +220,7 @@ def plan_cleaning(log: Log, now_ms: int) -> CleaningPlan | None:
         if following.base_offset <= log.cleaned_offset:
             clean_bytes += segment.size
         else:
-            if config.min_compaction_lag_ms and now_ms - _newest_ms(segment) < config.min_compaction_lag_ms:
+            if config.min_compaction_lag_ms and now_ms - segment.newest_ms < config.min_compaction_lag_ms:
                 break
             dirty_bytes += segment.size
             is_overdue = is_overdue or now_ms - segment.created_ms > config.max_compaction_lag_ms
@@ -253,10 +237,6 @@ def _report_damage(log: Log, plan: CleaningPlan, damage: DamagedSegment) -> None
         log.quarantine(segment, BadBatch(damage.position, damage.reason), segment.base_offset)
 
 
-def _newest_ms(segment: Segment) -> int:
-    return segment.max_timestamp if segment.max_timestamp != NO_TIMESTAMP else segment.created_ms
-
-
 def _roll_overdue(log: Log, now_ms: int) -> None:
     """Roll an active segment older than max.compaction.lag.ms, because an active segment is never cleaned."""
     if (
@@ -268,9 +248,10 @@ def _roll_overdue(log: Log, now_ms: int) -> None:
         log.roll()
 
 
+@runs_to_completion
 async def _swap_segments(log: Log, plan: CleaningPlan, generation: int, manifest: CompactionManifest) -> bool:
     """False if the log is no longer the one that was cleaned."""
-    async with log.maintenance_lock():
+    async with log.maintenance_lock:
         log.ensure_usable()
         by_base = {segment.base_offset: segment for segment in plan.segments}
         removed_segments = [[by_base[base] for base in group.replaced] for group in manifest.groups]
@@ -294,9 +275,9 @@ async def _replace_segments(log: Log, removed_segments: list[list[Segment]], man
     try:
         for group, old, new in zip(manifest.groups, removed_segments, merged, strict=True):
             log.replace_segments(old, new)
-            exchange_names(disk, folder, group)
+            swap.exchange_names(disk, folder, group)
             await asyncio.sleep(0)
-        log.checkpoint_offset = await disk.run(complete_swap, disk, folder, manifest)
+        log.checkpoint_offset = await disk.run(swap.complete_swap, disk, folder, manifest)
     except (StorageFailure, FileNotFoundError) as error:
         log.fail(StorageFailure(f"swapping in cleaned segments failed: {error}"))
         raise
@@ -314,7 +295,7 @@ def _commit_manifest(disk: Disk, folder: str, manifest: CompactionManifest) -> l
         if segment.gaps is None:
             raise StorageFailure(f"the draft of {folder}/{name} is damaged")
         merged.append(segment)
-    write_manifest(disk, folder, manifest)
+    swap.write_manifest(disk, folder, manifest)
     return merged
 
 
@@ -322,4 +303,4 @@ def _discard_drafts(disk: Disk, folder: str) -> None:
     """Remove drafts, unless a manifest commits their use at the next start."""
     with suppress(FileNotFoundError):  # the log may have been deleted
         if not disk.exists(f"{folder}/{MANIFEST}"):
-            remove_drafts(disk, folder)
+            swap.remove_drafts(disk, folder)

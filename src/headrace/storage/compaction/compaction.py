@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
-from headrace.runtime.disk import Disk, DiskFailed, File
+from headrace.runtime.disk import Disk, DiskFailed, File, IoPace
 from headrace.storage.compaction.batch_cleaning import (
     AbortedTransactions,
+    CleaningRules,
     CompactionRules,
     SettledCleaningRules,
     unpack_records,
@@ -28,18 +30,16 @@ from headrace.storage.compaction.offset_map import OffsetMap
 from headrace.storage.compaction.swap import DRAFTS, CompactionManifest, SegmentGroup, remove_drafts
 from headrace.storage.config import MIB, LogConfig
 from headrace.storage.log.checkpoint import SegmentCheckpoint
-from headrace.storage.segments.gaps import CleanedGaps, GapList
+from headrace.storage.segments.gaps import CleanedGaps
 from headrace.storage.segments.scan import BadBatch, check_batch, check_frame, checked_batches, headers
 from headrace.storage.segments.segment import GAPS, RELATIVE_OFFSET_MAX, Segment
 from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
 
 if TYPE_CHECKING:
     from headrace.machines.queues.settled_offsets import SettledOffsets
-    from headrace.runtime.worker_process import IoPace
 
 CHUNK_BYTES = MIB
 SIZE_BYTES_MAX = (1 << 31) - 1  # the largest position that fits into an index entry
-SYNC_BYTES = MIB  # one large sync would delay those of the broker
 
 
 class DamagedSegment(Exception):
@@ -53,8 +53,6 @@ class DamagedSegment(Exception):
 
 
 class SourceSegment(NamedTuple):
-    """A segment to be cleaned."""
-
     mark: SegmentCheckpoint
     end_offset: int  # the base offset of the next one
     expected_bytes: int  # about how many the pass will keep
@@ -119,7 +117,21 @@ class _CompactionPass:
 
     def run(self) -> CompactionResult:
         job = self._job
-        rules, end_offset, cleaned_offset = self._rules(self._last_batches())
+        rules: CleaningRules
+        last_batches, end_offset, cleaned_offset = self._last_batches(), job.sources[-1].end_offset, 0
+        if job.settled is not None:
+            rules = SettledCleaningRules(last_batches, settled=job.settled.offsets())
+        else:
+            newest, end_offset = self._newest()
+            cleaned_offset = end_offset  # the log is clean below
+            rules = CompactionRules(
+                last_batches,
+                newest=newest,
+                end_offset=end_offset,
+                aborted=self._aborted,
+                now_ms=job.now_ms,
+                delete_retention_ms=job.config.delete_retention_ms,
+            )
         if job.keeps_last:
             rules.last_offset = job.sources[-1].end_offset - 1
         groups, replaced_to = [], 0
@@ -131,31 +143,16 @@ class _CompactionPass:
         manifest = CompactionManifest(groups, cleaned_offset, replaced_to)
         return CompactionResult(manifest, self._records_read, rules.records_kept, self._bytes_read, self._bytes_written)
 
-    def _rules(self, last_batches: dict[int, int]) -> tuple[CompactionRules | SettledCleaningRules, int, int]:
-        """The rules, the offset up to which they apply, and the offset below which the log is clean afterwards."""
-        job = self._job
-        if job.settled is not None:
-            return SettledCleaningRules(job.settled.offsets(), last_batches), job.sources[-1].end_offset, 0
-        newest, end_offset = self._newest()
-        config = job.config
-        rules = CompactionRules(newest, end_offset, self._aborted, last_batches, job.now_ms, config.delete_retention_ms)
-        return rules, end_offset, end_offset
-
     def _last_batches(self) -> dict[int, int]:
         """The last batch of each producer that the broker remembers, or its last marker if it has no batch."""
         job = self._job
         batches: dict[int, int] = {}
         markers: dict[int, int] = {}
         for source in job.sources:
-            segment = self._open(source)
-            try:
+            with opened_segment(self._disk, job.folder, source.mark) as segment:
                 for _, header in headers(segment.open(), 0, segment.size, segment.gaps):
                     if header.producer_id in job.producer_ids:
                         (markers if header.is_control else batches)[header.producer_id] = header.base_offset
-            except BadBatch as bad:
-                raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
-            finally:
-                segment.close()
         return markers | batches
 
     def _newest(self) -> tuple[OffsetMap, int]:
@@ -205,9 +202,7 @@ class _CompactionPass:
         if group:
             yield group
 
-    def _clean(
-        self, sources: list[SourceSegment], rules: CompactionRules | SettledCleaningRules
-    ) -> SegmentGroup | None:
+    def _clean(self, sources: list[SourceSegment], rules: CleaningRules) -> SegmentGroup | None:
         """Write one cleaned segment; None if a single segment would not change."""
         base_offset = sources[0].mark.base_offset
         draft = Segment(self._disk, f"{self._job.folder}/{DRAFTS}", base_offset)
@@ -227,7 +222,7 @@ class _CompactionPass:
             draft.close()
             self._disk.remove(draft.path)
             return None
-        writer.finish()
+        writer.flush()
         gaps.markers = array("q", rules.dropped_aborts[aborts_before:])
         self._bytes_written += writer.size_bytes
         self._finish(draft, gaps, writer.size_bytes)
@@ -245,85 +240,84 @@ class _CompactionPass:
             raise DiskFailed(f"read back {draft.path} at byte {bad.position}: {bad.reason}") from bad
         assert (draft.size, replayed_to) == (size_bytes, gaps.end_offset)
         draft.index_time()
-        for index in (draft.index, draft.time_index):
+        for index in draft.indexes:
             index.save()
-            index.file(create=True).sync()
+            index.open(create=True).sync()
         sidecar = self._disk.open(draft.path_of(GAPS), create=True)
         sidecar.append([gaps.encode()])
         sidecar.sync()
         sidecar.close()
         draft.close()
 
-    def _open(self, source: SourceSegment) -> Segment:
-        segment = source.mark.segment(self._disk, self._job.folder)
-        if source.mark.has_gaps:
-            segment.read_gaps()
-            if segment.gaps is None:
-                raise DamagedSegment(segment.base_offset, 0, f"the gaps of {segment.path} are missing or damaged")
-        return segment
-
     def _batches(self, source: SourceSegment) -> Iterator[tuple[bytes, BatchHeader]]:
         """Every batch of the segment, with its CRC checked."""
-        segment = self._open(source)
-        try:
-            for batch in whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps):
-                self._bytes_read += len(batch)
-                self._pace(len(batch))
-                yield batch, parse_header(batch)
-        except BadBatch as bad:
-            raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
-        finally:
-            segment.close()
+        for batch, header in read_segment(self._disk, self._pace, self._job.folder, source.mark):
+            self._bytes_read += len(batch)
+            yield batch, header
 
 
 class _DraftWriter:
-    """Writes a draft in large chunks and syncs it after every few."""
+    """Writes a draft in chunks and syncs each: one large sync would delay those of the broker."""
 
     def __init__(self, file: File, pace: IoPace) -> None:
         self._file = file
         self._pace = pace
         self._pending: list[bytes | bytearray] = []
         self._pending_bytes = 0
-        self._unsynced_bytes = 0
         self.size_bytes = 0
 
     def write(self, batch: bytes | bytearray) -> None:
         self._pending.append(batch)
         self._pending_bytes += len(batch)
         if self._pending_bytes >= CHUNK_BYTES:
-            self._append()
-            if self._unsynced_bytes >= SYNC_BYTES:
-                self._file.sync()
-                self._unsynced_bytes = 0
+            self.flush()
 
-    def finish(self) -> None:
-        self._append()
-        self._file.sync()
-
-    def _append(self) -> None:
+    def flush(self) -> None:
         self._file.append(self._pending)
         self._pace(self._pending_bytes)
+        self._file.sync()
         self.size_bytes += self._pending_bytes
-        self._unsynced_bytes += self._pending_bytes
         self._pending, self._pending_bytes = [], 0
 
 
-def whole_batches(file: File, limit: int, next_offset: int, gaps: GapList | None) -> Iterator[bytes]:
-    """The batches of a file, checked; at most one chunk or one batch is in memory. Raises BadBatch."""
-    position, wanted = 0, CHUNK_BYTES
-    while position < limit:
-        data = file.pread(min(wanted, limit - position), position)
-        at = 0
-        while (found := check_batch(data, at, position + at, limit - position - at, next_offset, gaps)) is not None:
-            yield data[at : at + found[0]]
-            at += found[0]
-            next_offset = found[1]
-        if at:
-            wanted = CHUNK_BYTES
-        elif len(data) < HEADER_SIZE:
-            raise BadBatch(position, "the file ends inside a batch header")
-        else:
-            wanted, *_ = check_frame(data, 0, position, limit - position, next_offset, gaps)
-            if file.size() < position + wanted:
-                raise BadBatch(position, "the file ends inside a batch")
-        position += at
+@contextmanager
+def opened_segment(disk: Disk, folder: str, mark: SegmentCheckpoint) -> Iterator[Segment]:
+    """A segment that is read in a worker process. Raises DamagedSegment, also for a BadBatch within."""
+    segment = mark.segment(disk, folder)
+    try:
+        if mark.has_gaps:
+            segment.read_gaps()
+            if segment.gaps is None:
+                raise BadBatch(0, f"the gaps of {segment.path} are missing or damaged")
+        yield segment
+    except BadBatch as bad:
+        raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
+    finally:
+        segment.close()
+
+
+def read_segment(disk: Disk, pace: IoPace, folder: str, mark: SegmentCheckpoint) -> Iterator[tuple[bytes, BatchHeader]]:
+    """The batches of a segment, checked; at most one chunk or one batch is in memory. Raises DamagedSegment."""
+    if not mark.size:
+        return  # there may be no file
+    with opened_segment(disk, folder, mark) as segment:
+        file, limit, next_offset, gaps = segment.open(), segment.size, segment.base_offset, segment.gaps
+        position, wanted = 0, CHUNK_BYTES
+        while position < limit:
+            data = file.pread(min(wanted, limit - position), position)
+            at = 0
+            while (found := check_batch(data, at, position + at, limit - position - at, next_offset, gaps)) is not None:
+                batch = data[at : at + found[0]]
+                pace(len(batch))
+                yield batch, parse_header(batch)
+                at += found[0]
+                next_offset = found[1]
+            if at:
+                wanted = CHUNK_BYTES
+            elif len(data) < HEADER_SIZE:
+                raise BadBatch(position, "the file ends inside a batch header")
+            else:
+                wanted, *_ = check_frame(data, 0, position, limit - position, next_offset, gaps)
+                if file.size() < position + wanted:
+                    raise BadBatch(position, "the file ends inside a batch")
+            position += at

@@ -11,26 +11,25 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.runtime.disk import Disk
+from headrace.runtime.disk import Disk, IoPace
 from headrace.storage.compaction.cleaner import CleaningPlan, LogCleaner, SegmentToClean
-from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, whole_batches
+from headrace.storage.compaction.compaction import SettledBitmap, read_segment
 from headrace.storage.config import MIB
 from headrace.storage.log.checkpoint import SegmentCheckpoint
 from headrace.storage.log.log import Log
-from headrace.storage.segments.scan import BadBatch
 from headrace.storage.segments.segment import Segment
+from headrace.wire.batches.batch import read_records
 
 if TYPE_CHECKING:
     from headrace.machines.queues.acks_replay import AcksReplay
     from headrace.machines.queues.settled_offsets import SettledOffsets
     from headrace.machines.queues.subscription import PartitionSubscription
-    from headrace.runtime.worker_process import IoPace
 
 ROLL_BYTES = MIB
 SMALL_SEGMENT_SHARE = 4  # a neighbour is small if this many of its size fit into one segment
@@ -75,19 +74,27 @@ def survey_settled(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSu
     if replay is None or not replay.subscriptions:
         return None
     settled = _settled_by_all([_settled_by(one) for one in replay.subscriptions.values()], job.bounds[-1])
+    return SettledSurvey(settled, count_unsettled(settled, job), replay.epoch)
+
+
+def count_unsettled(settled: SettledBitmap, job: SettledSurveyJob) -> tuple[int, ...]:
     offsets = settled.offsets()
     counts = [offsets.count_unsettled(bound) for bound in job.bounds]
-    return SettledSurvey(settled, tuple(after - before for before, after in pairwise(counts)), replay.epoch)
+    return tuple(after - before for before, after in pairwise(counts))
 
 
 def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> AcksReplay | None:
     """Replay from the newest segment that holds a complete snapshot."""
     from headrace.machines.queues.acks_replay import AcksReplay
+    from headrace.machines.queues.subscription import PartitionSubscription
+    from headrace.model.subscription_configs import SubscriptionConfig
 
     for at in reversed(range(len(job.segments))):
         start_offset = max(job.segments[at].base_offset, job.start_offset)
         if start_offset < job.end_offset:
-            replay = AcksReplay(_make_subscription, is_beginning=start_offset == 0)
+            replay = AcksReplay(
+                lambda _: PartitionSubscription(SubscriptionConfig(), lambda: 0.0), is_beginning=start_offset == 0
+            )
             for mark in job.segments[at:]:
                 _replay(disk, pace, job, mark, replay)
             if replay.is_complete:
@@ -96,12 +103,9 @@ def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> Ac
 
 
 def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckpoint, replay: AcksReplay) -> None:
-    from headrace.wire.batches.batch import parse_header, read_records
     from headrace.wire.state_records.acks_records import decode_event
 
-    for batch in read_segment(disk, job.folder, mark):
-        pace(len(batch))
-        header = parse_header(batch)
+    for batch, header in read_segment(disk, pace, job.folder, mark):
         if header.next_offset <= job.start_offset or header.is_control:
             continue
         if header.base_offset >= job.end_offset:
@@ -109,27 +113,6 @@ def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckp
         for record in read_records(memoryview(batch), header, _UNPACKED_BYTES_MAX):
             if record.offset >= job.start_offset:
                 replay.take(record.offset, *decode_event(record.key, record.value))
-
-
-def read_segment(disk: Disk, folder: str, mark: SegmentCheckpoint) -> Iterator[bytes]:
-    segment = mark.segment(disk, folder)
-    if not segment.size:
-        return
-    if mark.has_gaps:
-        segment.read_gaps()
-    try:
-        yield from whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps)
-    except BadBatch as bad:
-        raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
-    finally:
-        segment.close()
-
-
-def _make_subscription(_name: str) -> PartitionSubscription:
-    from headrace.machines.queues.subscription import PartitionSubscription
-    from headrace.model.subscription_configs import SubscriptionConfig
-
-    return PartitionSubscription(SubscriptionConfig(), lambda: 0.0)
 
 
 def _settled_by(subscription: PartitionSubscription) -> SettledOffsets:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -30,15 +30,12 @@ from headrace.runtime.disk import Disk
 from headrace.storage.segments.index import SparseIndex
 from headrace.storage.segments.segment import NAME_DIGITS, Segment, file_name
 
-if TYPE_CHECKING:
-    from headrace.storage.log.log import Log
-
 START_OFFSET = "start-offset"
 DAMAGED = "damaged"
 CHECKPOINT = ".checkpoint"
 CHECKPOINTS_KEPT = 2
 
-_START = Struct(">qI")
+_OFFSET = Struct(">qI")
 _HEAD = Struct(">4sHI")
 _COUNTS = Struct(">qqqIII")
 _COUNTS_1 = Struct(">qqIII")
@@ -48,17 +45,26 @@ _EPOCH = Struct(">iq")
 _MAGIC, _VERSION = b"HRCP", 2
 
 
-def write_start_offset(disk: Disk, folder: str, offset: int) -> None:
-    """Write the start offset durably. Blocks."""
-    disk.write_atomically(f"{folder}/{START_OFFSET}", _START.pack(offset, crc32(b"%d" % offset)))
+def encode_offset(offset: int) -> bytes:
+    """The content of a file that holds one offset."""
+    return _OFFSET.pack(offset, crc32(b"%d" % offset))
+
+
+def decode_offset(data: bytes) -> int | None:
+    """None if the bytes are damaged."""
+    if len(data) != _OFFSET.size:
+        return None
+    offset, crc = _OFFSET.unpack(data)
+    return int(offset) if crc == crc32(b"%d" % offset) else None
 
 
 def read_start_offset(disk: Disk, folder: str) -> int:
-    data = disk.read(f"{folder}/{START_OFFSET}")
-    if len(data) != _START.size:
-        return 0
-    offset, crc = _START.unpack(data)
-    return int(offset) if crc == crc32(b"%d" % offset) else 0
+    return decode_offset(disk.read(f"{folder}/{START_OFFSET}")) or 0
+
+
+def write_start_offset(disk: Disk, folder: str, offset: int) -> None:
+    """Write the start offset durably. Blocks."""
+    disk.write_atomically(f"{folder}/{START_OFFSET}", encode_offset(offset))
 
 
 def write_damaged(disk: Disk, folder: str, base_offset: int) -> None:
@@ -123,21 +129,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     cleaned_offset: int = 0  # compaction has cleaned everything below; 0 is always safe
 
     def encode(self) -> bytes:
-        body = b"".join(
-            (
-                _COUNTS.pack(
-                    self.offset,
-                    self.start_offset,
-                    self.cleaned_offset,
-                    len(self.segments),
-                    len(self.epochs),
-                    len(self.state),
-                ),
-                *(_MARK.pack(*mark) for mark in self.segments),
-                *(_EPOCH.pack(*entry) for entry in self.epochs),
-                self.state,
-            )
-        )
+        counts = len(self.segments), len(self.epochs), len(self.state)
+        parts = [_COUNTS.pack(self.offset, self.start_offset, self.cleaned_offset, *counts)]
+        parts += [_MARK.pack(*mark) for mark in self.segments]
+        parts += [_EPOCH.pack(*entry) for entry in self.epochs]
+        body = b"".join((*parts, self.state))
         return _HEAD.pack(_MAGIC, _VERSION, crc32(body)) + body
 
     @classmethod
@@ -166,26 +162,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
         )
 
 
-def take_checkpoint(log: Log) -> tuple[Checkpoint, list[SparseIndex]]:
-    """Write the indexes to their files and take a snapshot of everything else, in one step on the event loop.
-
-    Returns the indexes that must be synced before the checkpoint is written.
-    """
-    indexes: list[SparseIndex] = [index for segment in log.segments for index in segment.indexes]
-    for index in indexes:
-        index.save()
-    unsynced = [index for index in indexes if index.unsynced]
-    for index in unsynced:
-        index.unsynced = False
-    marks = [SegmentCheckpoint.of(segment) for segment in log.segments]
-    epochs, state = log.epochs.entries(), log.state.snapshot()
-    return Checkpoint(log.end_offset, log.start_offset, marks, epochs, state, log.cleaned_offset), unsynced
-
-
 def save_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint, indexes: Sequence[SparseIndex]) -> None:
     """Sync the indexes first: recovery trusts the entries that a checkpoint counts. Blocks."""
     for index in indexes:
-        index.file().sync()
+        index.open().sync()
     if indexes:
         disk.sync_directory(folder)
     write_checkpoint_file(disk, folder, checkpoint)

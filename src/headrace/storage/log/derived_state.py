@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
@@ -16,6 +17,8 @@ from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.segments.segment import Segment
 
 UNKNOWN_EPOCH = (-1, -1)
+
+_epoch_of, _start_of = itemgetter(0), itemgetter(1)
 
 
 class LeaderEpochCache:
@@ -67,14 +70,6 @@ class LeaderEpochCache:
         return tuple(self._entries)
 
 
-def _epoch_of(entry: tuple[int, int]) -> int:
-    return entry[0]
-
-
-def _start_of(entry: tuple[int, int]) -> int:
-    return entry[1]
-
-
 class DerivedState(Protocol):
     """The state that a partition derives from its log. Called on the event loop only."""
 
@@ -105,28 +100,3 @@ def forget_dropped_transactions(state: DerivedState, segments: Iterable[Segment]
     for segment in segments:
         if segment.cleaned is not None and segment.cleaned.markers:
             state.forget_aborted(segment.cleaned.markers)
-
-
-class NoDerivedState:
-    """The state of a log from which nothing is derived."""
-
-    def restore(self, snapshot: bytes) -> None:
-        pass
-
-    def replay(self, batch: ReplayedBatch) -> None:
-        pass
-
-    def snapshot(self) -> bytes:
-        return b""
-
-    def aborted(self, _start_offset: int, _end_offset: int) -> Sequence[AbortedTransaction]:
-        return ()
-
-    def producer_ids(self) -> frozenset[int]:
-        return frozenset()
-
-    def forget_aborted(self, markers: Sequence[int]) -> None:
-        pass
-
-
-NO_DERIVED_STATE: DerivedState = NoDerivedState()

@@ -45,7 +45,7 @@ class UnsyncedFiles:
             segment.sync_requested = segment.size
             gaps = segment.copied
             if gaps is not None and gaps.unsynced:
-                files.append(gaps.file())
+                files.append(gaps.open())
                 gaps.unsynced = False
         return files
 
@@ -147,7 +147,10 @@ class Flusher:
             await self._sync(flushes)
         except asyncio.CancelledError:
             # The disk threads continue, and the kernel reports a failed sync only once, so wait for their results.
-            await _wait_for(flushes)
+            pending = flushes
+            while pending:
+                await asyncio.sleep(CANCELLED_CHECK_SECONDS)
+                pending = [flush for flush in pending if not flush.over]
             raise
         finally:
             self.rounds += 1
@@ -159,19 +162,9 @@ class Flusher:
 
     async def _sync(self, flushes: list[PendingFlush]) -> None:
         """Sync concurrently: the file system lets concurrent syncs share one journal commit."""
-        if len(flushes) == 1:
-            await self._disk.run(flushes[0].sync)
-            return
         shares = (flushes[first::SYNCS_AT_ONCE] for first in range(min(SYNCS_AT_ONCE, len(flushes))))
         for under_way in [self._disk.run(_sync_each, share) for share in shares]:
             await under_way
-
-
-async def _wait_for(flushes: list[PendingFlush]) -> None:
-    pending = flushes
-    while pending:
-        await asyncio.sleep(CANCELLED_CHECK_SECONDS)
-        pending = [flush for flush in pending if not flush.over]
 
 
 def _sync_each(flushes: list[PendingFlush]) -> None:

@@ -22,39 +22,36 @@ import logging
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
-from uuid import UUID
+from typing import TypeVar
 
 from headrace.model.errors import HeadraceError, OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFailed, DiskFull, File
-from headrace.runtime.tasks import run_to_completion
+from headrace.runtime.tasks import runs_to_completion
 from headrace.storage.config import LogConfig
 from headrace.storage.errors import CorruptBatch, CorruptionReport, LogDeleted, LogQuarantined
 from headrace.storage.log import checkpoint as checkpoints
 from headrace.storage.log import reading, truncation
+from headrace.storage.log.checkpoint import Checkpoint, SegmentCheckpoint
 from headrace.storage.log.derived_state import DerivedState, forget_dropped_transactions
-from headrace.storage.log.flusher import PendingFlush, UnsyncedFiles
+from headrace.storage.log.flusher import Flusher, PendingFlush, UnsyncedFiles
 from headrace.storage.log.follower_batches import FollowerBatches, gaps_before
 from headrace.storage.log.reading import ColdRead, LogSlice, ReadSpec, TimestampOffset
 from headrace.storage.log.recovery import Recovery
-from headrace.storage.segments.index import NotInPageCache
+from headrace.storage.segments.gaps import CopiedGaps
+from headrace.storage.segments.index import NotInPageCache, SparseIndex
 from headrace.storage.segments.scan import BadBatch, to_replayed_batch
 from headrace.storage.segments.segment import (
     NEVER_SYNCED,
     RELATIVE_OFFSET_MAX,
     PositionIndex,
     Segment,
-    find_batch,
-    find_slice_end,
     is_in_page_cache,
 )
 from headrace.storage.store.flushed_offsets import FlushedSlot, LogKey
 from headrace.wire.batches.batch import BatchHeader, assign_offset_and_epoch
-
-if TYPE_CHECKING:
-    from headrace.storage.log.flusher import Flusher
 
 __all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
 
@@ -71,7 +68,6 @@ class Log:
     __slots__ = (
         "_flushed_position",
         "_flushed_segment",
-        "_maintenance_lock",
         "_now_ms",
         "_read_error",
         "_unsynced",
@@ -94,6 +90,7 @@ class Log:
         "folder",
         "generation",
         "key",
+        "maintenance_lock",
         "on_failed",
         "on_flushed",
         "positions",
@@ -150,7 +147,8 @@ class Log:
         self.quarantined = recovery.quarantined
         self._write_error: Callable[[], HeadraceError] | None = None  # raised by everything that changes the log
         self._read_error: Callable[[], HeadraceError] | None = None
-        self._maintenance_lock: asyncio.Lock | None = None
+        # Held while the log is cut, compacted segments are swapped in, or a checkpoint is written.
+        self.maintenance_lock = asyncio.Lock()
         self._unsynced = UnsyncedFiles()
         self.positions = PositionIndex()
         self._flushed_segment = self.active
@@ -165,14 +163,6 @@ class Log:
             if self.flushed_offset > (slot.point.offset if slot.point is not None else 0):
                 # Recovery has synced what it found. Otherwise the next start would cut damage there like a torn tail.
                 slot.record(self.flushed_offset, self.active.base_offset, self.active.size)
-
-    @property
-    def topic_id(self) -> UUID:
-        return self.key[0]
-
-    @property
-    def partition(self) -> int:
-        return self.key[1]
 
     # Append
 
@@ -230,8 +220,6 @@ class Log:
                 file = self._open_for_append(segment)
                 end, size = self._batches_that_fit(segment, headers, at)
                 self._write_follower_batches(segment, file, data[position : position + size], headers[at:end])
-            except DiskFull:
-                raise
             except DiskFailed as error:
                 self.fail(error)
                 raise
@@ -252,17 +240,15 @@ class Log:
         self, segment: Segment, file: File, data: memoryview, headers: Sequence[BatchHeader]
     ) -> None:
         gaps = gaps_before(headers, self.end_offset)
+        copied: CopiedGaps | None = None
         try:
             if gaps:
-                segment.copy_gaps(gaps)
-            try:
-                position = file.append((data,))
-            except DiskFull:
-                if gaps and segment.copied is not None:
-                    segment.copied.take_back(len(gaps))
-                raise
+                copied = segment.copy_gaps(gaps)
+            position = file.append((data,))
         except DiskFull:
             segment.sync_requested = NEVER_SYNCED  # as in `append`
+            if copied is not None:
+                copied.take_back(len(gaps))
             raise
         assert position == segment.size
         interval, begin = self.config.index_interval_bytes, 0
@@ -371,7 +357,7 @@ class Log:
             if limit <= position:
                 return LogSlice(None, 0, 0, next_offset)  # a gap extends to the end of the range
             if limit - position > size_bytes_max:
-                limit, next_offset = find_slice_end(segment, file, position, position + size_bytes_max, limit)
+                limit, next_offset = segment.find_slice_end(file, position, position + size_bytes_max, limit)
             if not segment.trusts(position, limit) or not is_in_page_cache(file, position, limit):
                 raise NotInPageCache
         except (NotInPageCache, BadBatch):
@@ -392,7 +378,7 @@ class Log:
     def _find_batch(self, segment: Segment, file: File, offset: int) -> int:
         if offset <= segment.base_offset:
             return 0
-        position = find_batch(segment, file, offset, segment.size, hot=True)
+        position = segment.find_batch(file, offset, segment.size, hot=True)
         if not segment.trusts(position, position + 1):
             raise NotInPageCache  # the position was derived from unchecked bytes
         return position
@@ -446,15 +432,13 @@ class Log:
 
     # Remove data at the start, at the end, or all of it
 
+    @runs_to_completion
     async def advance_start(self, offset: int) -> int:
         """Make everything below `offset` unreadable. Returns how many segments were removed.
 
         The start offset is made durable before the segments below it are removed.
         """
-        return await run_to_completion(self._advance_start(offset))
-
-    async def _advance_start(self, offset: int) -> int:
-        async with self.maintenance_lock():
+        async with self.maintenance_lock:
             self.ensure_usable()
             if offset > self.end_offset:
                 raise OffsetOutOfRange(f"{offset} lies above the end {self.end_offset}")
@@ -466,11 +450,7 @@ class Log:
             self.ensure_usable()
             self.start_offset = offset
             self.epochs.truncate_start(offset)
-            removed = [
-                segment
-                for segment, following in zip(self.segments, self.segments[1:], strict=False)
-                if following.base_offset <= offset
-            ]
+            removed = [segment for segment, following in pairwise(self.segments) if following.base_offset <= offset]
             if removed:
                 self._drop_segments(removed)
                 try:
@@ -480,6 +460,7 @@ class Log:
                     logger.warning("old segments not removed log=%s error=%s", self.folder, error)
             return len(removed)
 
+    @runs_to_completion
     async def truncate(self, offset: int) -> None:
         """Make the log end with its last batch that ends at or below `offset`. No append may run meanwhile.
 
@@ -488,10 +469,7 @@ class Log:
         recovery never expects more than what is left. Raises OffsetOutOfRange if nothing above the start offset would
         be left; `reset` the log then.
         """
-        await run_to_completion(self._truncate(offset))
-
-    async def _truncate(self, offset: int) -> None:
-        async with self.maintenance_lock():
+        async with self.maintenance_lock:
             self.ensure_usable()
             if offset < self.start_offset:
                 raise OffsetOutOfRange(f"{offset} lies below the start {self.start_offset}")
@@ -512,9 +490,8 @@ class Log:
                     segment.cut(kept)
                 self._end_at(cut_offset)
             try:
-                await self.disk.run(
-                    truncation.make_durable, self.disk, self.folder, None if segment.dropped else segment, removed
-                )
+                cut = None if segment.dropped else segment
+                await self.disk.run(truncation.remove_files, self.disk, self.folder, removed, cut)
                 checkpoint, tail = await self.disk.run(
                     truncation.read_tail, self.disk, self.folder, list(self.segments)
                 )
@@ -543,16 +520,14 @@ class Log:
                 return segment, kept, end_offset
             at, offset = at - 1, segment.base_offset
 
+    @runs_to_completion
     async def reset(self, offset: int) -> None:
         """Remove everything and begin empty at `offset`: for a follower that shares no data with its leader.
 
         No append may run meanwhile. The file `restart` is the commit point: once it is durable, all other files are
         void, and the next start finishes the reset after a crash.
         """
-        await run_to_completion(self._reset(offset))
-
-    async def _reset(self, offset: int) -> None:
-        async with self.maintenance_lock():
+        async with self.maintenance_lock:
             self.ensure_usable()
             with self.slot.lowered(offset, 0, 0):
                 try:
@@ -616,25 +591,21 @@ class Log:
 
     # Checkpoint and close
 
+    @runs_to_completion
     async def save_checkpoint(self) -> None:
         """Make the log and its indexes durable and write a checkpoint, from which recovery begins.
 
         Raises DiskFull; the previous checkpoint is still valid then.
         """
-        await run_to_completion(self._save_checkpoint())
-
-    async def _save_checkpoint(self) -> None:
-        async with self.maintenance_lock():
+        async with self.maintenance_lock:
             self.ensure_usable()
             generation = self.generation
             saved_bytes = self.unsaved_bytes
             try:
-                checkpoint, indexes = checkpoints.take_checkpoint(self)
+                checkpoint, indexes = self._take_checkpoint()
                 await self.flusher.flush(self)
                 self.ensure_usable()
                 await self.disk.run(checkpoints.save_checkpoint, self.disk, self.folder, checkpoint, indexes)
-            except DiskFull:
-                raise
             except DiskFailed as error:
                 self.fail(error)
                 raise
@@ -643,6 +614,21 @@ class Log:
                 self.unsaved_bytes -= saved_bytes
                 self.checkpoint_seconds = self.clock.monotonic()
 
+    def _take_checkpoint(self) -> tuple[Checkpoint, list[SparseIndex]]:
+        """Write the indexes to their files and take a snapshot of everything else, in one step on the event loop.
+
+        Returns the indexes that must be synced before the checkpoint is written.
+        """
+        indexes: list[SparseIndex] = [index for segment in self.segments for index in segment.indexes]
+        for index in indexes:
+            index.save()
+        unsynced = [index for index in indexes if index.unsynced]
+        for index in unsynced:
+            index.unsynced = False
+        marks = [SegmentCheckpoint.of(segment) for segment in self.segments]
+        epochs, state = self.epochs.entries(), self.state.snapshot()
+        return Checkpoint(self.end_offset, self.start_offset, marks, epochs, state, self.cleaned_offset), unsynced
+
     def close(self) -> None:
         """End all use of the log. It is neither flushed nor checkpointed."""
         self._reject_all(LogDeleted, f"the log {self.folder} has been deleted or closed")
@@ -650,12 +636,6 @@ class Log:
         self.positions.clear()
         for segment in self.segments:
             segment.close()
-
-    def maintenance_lock(self) -> asyncio.Lock:
-        """Held while the log is cut, compacted segments are swapped in, or a checkpoint is written."""
-        if self._maintenance_lock is None:
-            self._maintenance_lock = asyncio.Lock()
-        return self._maintenance_lock
 
     # Failure and quarantine
 

@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import CorruptMessage, HeadraceError, NotLeader
 from headrace.runtime.disk import File
 from headrace.storage.config import MIB
 from headrace.storage.segments.scan import BadBatch, check_batch, check_frame, headers
-from headrace.storage.segments.segment import Segment, find_batch, rebuild_indexes
+from headrace.storage.segments.segment import Segment
 from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, check_crc, read_records
 
 if TYPE_CHECKING:
@@ -136,12 +137,12 @@ def _load(file: File, segment: Segment, wanted: ReadSpec, index_interval_bytes: 
     limit, fresh = segment.size, None
     if position is None:
         try:
-            position = find_batch(segment, file, offset, limit)
+            position = segment.find_batch(file, offset, limit)
         except BadBatch:
             # Either the index or the log is damaged. A scan from the start of the segment raises BadBatch for the log,
             # or rebuilds the index.
-            fresh = rebuild_indexes(segment, file, limit, index_interval_bytes)
-            position = find_batch(fresh, file, offset, limit)
+            fresh = segment.rebuild_indexes(file, limit, index_interval_bytes)
+            position = fresh.find_batch(file, offset, limit)
     data = _read_first_batch(file, position, limit, max(size_bytes_max, HEADER_SIZE))
     at, next_offset, expected = 0, offset, None
     while at < len(data) and next_offset < end_offset:
@@ -191,9 +192,7 @@ SearchSegment = Callable[[File, Segment, SearchRange], TimestampOffset | None]
 
 
 async def find_first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | None) -> TimestampOffset | None:
-    def search(file: File, segment: Segment, search_range: SearchRange) -> TimestampOffset | None:
-        return _first_in(file, segment, search_range, timestamp_ms)
-
+    search = partial(_first_in, timestamp_ms=timestamp_ms)
     while True:
         segments = log.segments
         for segment in list(segments):
@@ -268,7 +267,7 @@ def _position_of(segment: Segment, file: File, search_range: SearchRange, entry:
     """The position of a time index entry's batch; if an index is wrong, 0, from which every search is correct."""
     timestamp, last_offset = entry[0], segment.base_offset + entry[1]
     try:
-        position = find_batch(segment, file, last_offset, search_range.limit)
+        position = segment.find_batch(file, last_offset, search_range.limit)
         _, header = next(headers(file, position, search_range.limit, segment.gaps))
     except BadBatch:
         return 0

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from headrace.runtime.disk import Disk
 from headrace.storage.compaction import swap
@@ -24,27 +25,10 @@ from headrace.storage.config import MIB
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.log import checkpoint as checkpoints
 from headrace.storage.log import truncation
-from headrace.storage.log.checkpoint import (
-    DAMAGED,
-    START_OFFSET,
-    Checkpoint,
-    SegmentCheckpoint,
-    read_damaged,
-    read_start_offset,
-)
+from headrace.storage.log.checkpoint import DAMAGED, START_OFFSET, Checkpoint, SegmentCheckpoint
 from headrace.storage.log.derived_state import LeaderEpochCache
 from headrace.storage.segments.scan import BadBatch, ReplayedBatch, checked_batches, read_replayed_batch
-from headrace.storage.segments.segment import (
-    COPIED_GAPS,
-    DELETED,
-    GAPS,
-    LOG,
-    NAME_DIGITS,
-    SUFFIXES,
-    Segment,
-    file_name,
-    rebuild_indexes,
-)
+from headrace.storage.segments.segment import COPIED_GAPS, DELETED, GAPS, LOG, NAME_DIGITS, SUFFIXES, Segment, file_name
 from headrace.storage.store.flushed_offsets import FlushedPoint
 from headrace.wire.batches.batch import BatchHeader
 
@@ -61,7 +45,7 @@ class Recovery:
         self._disk = disk
         self.folder = folder
         self._index_interval_bytes = index_interval_bytes
-        self._steps: Iterator[None] | None = None
+        self._steps = self._recover()
         self._names: list[str] = []
         self.replayed: list[ReplayedBatch] = []  # to be applied to `snapshot`
         self.snapshot: bytes | None = None  # set by the first step
@@ -78,16 +62,25 @@ class Recovery:
 
     def step(self) -> bool:
         """Do a bounded part of the work. True if recovery is complete."""
-        if self._steps is None:
-            self._steps = self._recover()
-        return next(self._steps, self) is self
+        budget = STEP_BYTES
+        while budget > 0:
+            checked_bytes = next(self._steps, None)
+            if checked_bytes is None:
+                return True
+            budget -= checked_bytes
+        return False
 
-    def _recover(self) -> Iterator[None]:
+    def _recover(self) -> Iterator[int]:
+        """Each part yields how many bytes it has checked."""
         names = self._names = self._tidy()
         checkpoint = checkpoints.newest_checkpoint(self._disk, self.folder, names)
         self.snapshot = checkpoint.state if checkpoint else b""
-        bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]
-        self._set_start(checkpoint, names)
+        bases = _base_offsets(names)
+        if START_OFFSET in names:
+            self.start_offset = checkpoints.read_start_offset(self._disk, self.folder)
+        if checkpoint is not None:
+            self.start_offset = max(self.start_offset, checkpoint.start_offset)
+        self.flushed_offset = max(self.flushed_offset, self.start_offset)
         marks = list(checkpoint.segments) if checkpoint else []
         bases, marks = self._drop_below_start(bases, marks)
         if checkpoint is not None:
@@ -96,7 +89,7 @@ class Recovery:
             self._take_over(checkpoint, marks, bases)
         if not self.segments:
             self.end_offset = min([self.start_offset, *bases[:1]])
-        yield
+        yield STEP_BYTES  # the caller restores the snapshot first
         if DAMAGED in names and self.quarantined is None:
             yield from self._look_for_damage()
         if self.quarantined is None:
@@ -128,13 +121,6 @@ class Recovery:
             elif name != swap.DRAFTS:
                 kept.append(name)
         return kept
-
-    def _set_start(self, checkpoint: Checkpoint | None, names: list[str]) -> None:
-        if START_OFFSET in names:
-            self.start_offset = read_start_offset(self._disk, self.folder)
-        if checkpoint is not None:
-            self.start_offset = max(self.start_offset, checkpoint.start_offset)
-        self.flushed_offset = max(self.flushed_offset, self.start_offset)
 
     def _drop_below_start(
         self, bases: list[int], marks: list[SegmentCheckpoint]
@@ -181,38 +167,35 @@ class Recovery:
     def _restore_indexes(self, segment: Segment) -> None:
         """Cut off the index entries written since the checkpoint. If the files still do not fit, rebuild them."""
         for index in segment.indexes:
-            if self._disk.exists(index.path) and index.file().size() > index.saved * index.ENTRY.size:
+            if self._disk.exists(index.path) and index.open().size() > index.saved * index.ENTRY.size:
                 index.reset(index.saved)
         if segment.index.file_fits() and segment.time_index.file_fits():
             return
         try:
-            segment.adopt_indexes(rebuild_indexes(segment, segment.open(), segment.size, self._index_interval_bytes))
+            fresh = segment.rebuild_indexes(segment.open(), segment.size, self._index_interval_bytes)
+            segment.adopt_indexes(fresh)
         except BadBatch as bad:
             self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
 
-    def _look_for_damage(self) -> Iterator[None]:
+    def _look_for_damage(self) -> Iterator[int]:
         """Check the part below the checkpoint of the segment in which damage was found, or of all segments if the file
         `damaged` is unreadable. The scan checks the rest."""
-        base = read_damaged(self._disk, self.folder)
+        base = checkpoints.read_damaged(self._disk, self.folder)
         for segment in self.segments:
             if base not in (segment.base_offset, None):
                 continue
-            budget = STEP_BYTES
             try:
                 for _, header in checked_batches(segment.open(), 0, segment.size, segment.base_offset, segment.gaps):
-                    budget -= header.size_bytes
-                    if budget <= 0:
-                        budget = STEP_BYTES
-                        yield
+                    yield header.size_bytes
             except BadBatch as bad:
                 offset = segment.base_offset if bad.offset is None else bad.offset
                 self.quarantined = CorruptionReport(segment.path, bad.position, offset, bad.reason)
                 return
         self._disk.remove(f"{self.folder}/{DAMAGED}")
 
-    def _scan(self, bases: list[int]) -> Iterator[None]:
+    def _scan(self, bases: list[int]) -> Iterator[int]:
         """Check every batch after the checkpoint, segment by segment."""
-        for base, following in zip(bases, [*bases[1:], None], strict=False):
+        for base, following in zip_longest(bases, bases[1:]):
             if self.segments and base < self.segments[-1].base_offset:
                 continue
             segment = self._segment(base)
@@ -225,16 +208,12 @@ class Recovery:
             if cleaned is not None and not segment.size:
                 self.end_offset = cleaned.after(base)
                 self.flushed_offset = max(self.flushed_offset, cleaned.following)
-            budget = STEP_BYTES
             try:
                 for position, header in checked_batches(file, segment.size, file.size(), self.end_offset, segment.gaps):
                     if self.end_offset == following or segment.ends_before(header.base_offset):
                         raise BadBatch(position, f"offset {header.base_offset} lies beyond this segment")
                     self._replay(segment, position, header)
-                    budget -= header.size_bytes
-                    if budget <= 0:
-                        budget = STEP_BYTES
-                        yield
+                    yield header.size_bytes
                 if cleaned is not None and self.end_offset != cleaned.following:
                     raise BadBatch(file.size(), f"the cleaned segment continues to offset {cleaned.end_offset}")
             except BadBatch as bad:
@@ -283,10 +262,7 @@ class Recovery:
         else:
             self.segments.pop()
             self._remove_segment(segment.base_offset)
-        for name in self._disk.list(self.folder):
-            if name.endswith(LOG) and int(name[:NAME_DIGITS]) > segment.base_offset:
-                self._remove_segment(int(name[:NAME_DIGITS]))
-        self._disk.sync_directory(self.folder)
+        self._remove_segments_above(segment.base_offset)
         self._finish()
 
     def _is_all_deleted(self) -> bool:
@@ -294,10 +270,7 @@ class Recovery:
         return self.end_offset < self.start_offset == self.flushed_offset
 
     def _reset_log(self) -> None:
-        for name in self._disk.list(self.folder):
-            if name.endswith(LOG):
-                self._remove_segment(int(name[:NAME_DIGITS]))
-        self._disk.sync_directory(self.folder)
+        self._remove_segments_above(-1)
         self.segments.clear()
         self.end_offset = self.start_offset
 
@@ -327,7 +300,7 @@ class Recovery:
             segment.sync_requested = segment.size
             for index in segment.indexes:
                 if index.unsynced:  # a dirty file would keep its descriptor until the next checkpoint
-                    index.file().sync()
+                    index.open().sync()
                     index.unsynced = False
 
     def _write_again(self, segment: Segment) -> None:
@@ -344,8 +317,18 @@ class Recovery:
             file.pwrite(data, position)
             position += len(data)
 
+    def _remove_segments_above(self, base: int) -> None:
+        for found in _base_offsets(self._disk.list(self.folder)):
+            if found > base:
+                self._remove_segment(found)
+        self._disk.sync_directory(self.folder)
+
     def _remove_segment(self, base: int) -> None:
         for suffix in SUFFIXES:
             path = f"{self.folder}/{file_name(base, suffix)}"
             if self._disk.exists(path):
                 self._disk.remove(path)
+
+
+def _base_offsets(names: list[str]) -> list[int]:
+    return [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG)]

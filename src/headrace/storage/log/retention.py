@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.storage.segments.segment import NO_TIMESTAMP, Segment
+from headrace.storage.segments.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.storage.log.log import Log
@@ -35,7 +36,7 @@ def deletable_offset(log: Log) -> int:
 
 def _start_offset_by_time(log: Log, now_ms: int) -> int:
     start_offset, limit = log.start_offset, deletable_offset(log)
-    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+    for segment, following in pairwise(log.segments):
         if following.base_offset > limit or not _is_expired(log, segment, now_ms):
             break
         start_offset = following.base_offset
@@ -47,7 +48,7 @@ def _start_offset_by_size(log: Log) -> int:
     if log.config.retention_bytes < 0:
         return start_offset
     excess, limit = log.size_bytes - log.config.retention_bytes, deletable_offset(log)
-    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+    for segment, following in pairwise(log.segments):
         excess -= segment.size
         if excess < 0 or following.base_offset > limit:
             break
@@ -58,5 +59,4 @@ def _start_offset_by_size(log: Log) -> int:
 def _is_expired(log: Log, segment: Segment, now_ms: int) -> bool:
     if log.config.retention_ms < 0 or (segment is log.active and not segment.size):
         return False
-    newest = segment.max_timestamp if segment.max_timestamp != NO_TIMESTAMP else segment.created_ms
-    return now_ms - newest > log.config.retention_ms
+    return now_ms - segment.newest_ms > log.config.retention_ms

@@ -9,20 +9,15 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from struct import error as struct_error
-from zlib import crc32
-
 from headrace.runtime.disk import Disk
 from headrace.storage.compaction.swap import DRAFTS
 from headrace.storage.log import checkpoint as checkpoints
-from headrace.storage.log.checkpoint import Checkpoint, write_start_offset
+from headrace.storage.log.checkpoint import Checkpoint, decode_offset, encode_offset, write_start_offset
 from headrace.storage.segments.scan import ReplayedBatch, headers, read_replayed_batch
 from headrace.storage.segments.segment import DELETED, GAPS, Segment
 from headrace.storage.store.flushed_offsets import FlushedSlot
 
 RESTART = "restart"
-_RESET = Struct(">qI")
 
 
 def twin_below(segment: Segment, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
@@ -51,13 +46,10 @@ def lower_flushed_point(disk: Disk, slot: FlushedSlot, segment: Segment, kept: S
         kept.copied.save()
 
 
-def make_durable(disk: Disk, folder: str, cut: Segment | None, removed: list[Segment]) -> None:
+def remove_files(disk: Disk, folder: str, removed: list[Segment], cut: Segment | None = None) -> None:
+    """Remove the files of these segments, and make it durable, also what was cut off one that stays."""
     if cut is not None:
         cut.open().sync()
-    remove_files(disk, folder, removed)
-
-
-def remove_files(disk: Disk, folder: str, removed: list[Segment]) -> None:
     paths = [path for segment in removed for path in segment.paths() if disk.exists(path)]
     for path in paths:
         disk.rename(path, path + DELETED)
@@ -83,16 +75,13 @@ def read_tail(disk: Disk, folder: str, segments: list[Segment]) -> tuple[Checkpo
 
 def commit_reset(disk: Disk, folder: str, slot: FlushedSlot, offset: int) -> None:
     slot.sync()
-    disk.write_atomically(f"{folder}/{RESTART}", _RESET.pack(offset, crc32(b"%d" % offset)))
+    disk.write_atomically(f"{folder}/{RESTART}", encode_offset(offset))
 
 
 def resume_reset(disk: Disk, folder: str) -> bool:
     """Finish a reset that was committed; False if the file that committed it is damaged."""
-    try:
-        offset, crc = _RESET.unpack(disk.read(f"{folder}/{RESTART}"))
-    except struct_error:
-        return False
-    if crc != crc32(b"%d" % offset):
+    offset = decode_offset(disk.read(f"{folder}/{RESTART}"))
+    if offset is None:
         return False
     for name in disk.list(folder):
         if name not in (RESTART, DRAFTS):  # drafts are void in any case, and a compaction may still be writing them

@@ -26,7 +26,7 @@ from struct import Struct
 from struct import error as struct_error
 from zlib import crc32
 
-from headrace.runtime.disk import Disk, File
+from headrace.runtime.disk import Disk, LazyFile
 
 _HEAD = Struct(">4sHI")
 _COUNTS = Struct(">qqqII")
@@ -40,11 +40,10 @@ class GapList:
     The event loop is the only writer. Disk threads may read concurrently, for the part of the segment that they read.
     """
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._ends: array[int] = array("q")
-        self._starts: array[int] = array("q")
+    _ends: array[int]
+    _starts: array[int]
 
     def after(self, offset: int) -> int:
         """The base offset of the batch that follows a batch with end offset `offset`."""
@@ -62,10 +61,10 @@ class CleanedGaps(GapList):
     markers        offsets of the abort markers that compaction removed, together with their transactions
     """
 
-    __slots__ = ("base_offset", "end_offset", "following", "markers")
+    __slots__ = ("_ends", "_starts", "base_offset", "end_offset", "following", "markers")
 
     def __init__(self, base_offset: int, following: int) -> None:
-        super().__init__()
+        self._ends, self._starts = array("q"), array("q")
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.following = following
@@ -92,9 +91,9 @@ class CleanedGaps(GapList):
         return shorter
 
     def encode(self) -> bytes:
-        body = _COUNTS.pack(
-            self.base_offset, self.end_offset, self.following, len(self._ends), len(self.markers)
-        ) + b"".join(map(_packed, (self._ends, self._starts, self.markers)))
+        counts = len(self._ends), len(self.markers)
+        body = _COUNTS.pack(self.base_offset, self.end_offset, self.following, *counts)
+        body += b"".join(map(_packed, (self._ends, self._starts, self.markers)))
         return _HEAD.pack(_MAGIC, _VERSION, crc32(body)) + body
 
     @classmethod
@@ -139,14 +138,12 @@ _PAIR = Struct(">qq")
 _ENTRY = Struct(">16sI")
 
 
-class CopiedGaps(GapList):
-    __slots__ = ("_disk", "_file", "path", "unsynced")
+class CopiedGaps(GapList, LazyFile):
+    __slots__ = ("_ends", "_starts", "unsynced")
 
     def __init__(self, disk: Disk, path: str) -> None:
-        super().__init__()
-        self._disk = disk
-        self._file: File | None = None
-        self.path = path
+        super().__init__(disk, path)
+        self._ends, self._starts = array("q"), array("q")
         self.unsynced = False  # whether the file has changed since it was last synced
 
     @classmethod
@@ -171,7 +168,7 @@ class CopiedGaps(GapList):
         Raises DiskFull, in which case nothing was added, or DiskFailed.
         """
         packed = [_PAIR.pack(*pair) for pair in pairs]
-        file = self.file(create=True)
+        file = self.open(create=True)
         self.unsynced = True  # even if it fails: a part may have been written and then cut off in the page cache only
         file.append([b"".join(_ENTRY.pack(pair, crc32(pair)) for pair in packed)])
         self._starts.extend(start for _, start in pairs)  # starts first: see `after`
@@ -182,7 +179,7 @@ class CopiedGaps(GapList):
         kept = len(self) - count
         self._ends, self._starts = self._ends[:kept], self._starts[:kept]
         self.unsynced = True
-        self.file().truncate(kept * _ENTRY.size)
+        self.open().truncate(kept * _ENTRY.size)
 
     def cut(self, end_offset: int) -> CopiedGaps:
         """The gaps of the segment when it is truncated to `end_offset`, not yet saved."""
@@ -196,18 +193,8 @@ class CopiedGaps(GapList):
 
         The whole file is rewritten: if a sync failed before a restart, the kernel treats its pages as clean.
         """
-        file, size = self.file(), len(self) * _ENTRY.size
+        file, size = self.open(), len(self) * _ENTRY.size
         if file.size() != size:
             file.truncate(size)
         file.pwrite(file.pread(size, 0), 0)
         file.sync()
-
-    def file(self, *, create: bool = False) -> File:
-        if self._file is None:
-            self._file = self._disk.open(self.path, create=create)
-        return self._file
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

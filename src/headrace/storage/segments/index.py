@@ -15,7 +15,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import ClassVar
 
-from headrace.runtime.disk import Disk, File
+from headrace.runtime.disk import Disk, LazyFile
 
 IndexEntry = tuple[int, int]
 
@@ -24,88 +24,67 @@ class NotInPageCache(Exception):
     """The bytes are not in the page cache: read them in a disk thread."""
 
 
-class SparseIndex:
+class SparseIndex(LazyFile):
     """The event loop is the only writer; disk threads may search concurrently."""
 
-    __slots__ = ("_disk", "_file", "_firsts", "_seconds", "path", "saved", "unsynced")
+    __slots__ = ("_tail", "saved", "unsynced")
 
     ENTRY: ClassVar[Struct]
     FIRST_TYPE: ClassVar[str]
 
     def __init__(self, disk: Disk, path: str, saved: int = 0) -> None:
-        self._disk = disk
-        self._file: File | None = None
-        self._firsts: array[int] | None = None  # no arrays for the many logs that are not written to
-        self._seconds: array[int] | None = None
-        self.path = path
+        super().__init__(disk, path)
+        self._tail: tuple[array[int], array[int]] | None = None  # no arrays for the many logs that are not written to
         self.saved = saved
         self.unsynced = False  # whether the file has changed since it was last synced
 
     def __len__(self) -> int:
-        return self.saved + (len(self._firsts) if self._firsts is not None else 0)
+        return self.saved + (len(self._tail[0]) if self._tail is not None else 0)
 
     @property
     def size_bytes(self) -> int:
         return len(self) * self.ENTRY.size
 
     def append(self, first: int, second: int) -> None:
-        if self._firsts is None or self._seconds is None:
-            self._firsts, self._seconds = array(self.FIRST_TYPE), array("i")
-        self._seconds.append(second)  # before `_firsts`, from which a searching thread takes the length
-        self._firsts.append(first)
+        if self._tail is None:
+            self._tail = array(self.FIRST_TYPE), array("i")
+        self._tail[1].append(second)  # before the first column, from which a searching thread takes the length
+        self._tail[0].append(first)
 
     def floor(self, value: int, *, column: int = 0, hot: bool = False) -> IndexEntry | None:
         """The last entry whose column is at or below `value`.
 
         With `hot`, raises NotInPageCache instead of waiting for the disk.
         """
-        firsts, seconds = self._firsts, self._seconds
-        if firsts and seconds:
-            tail = seconds if column else firsts
-            at = bisect_right(tail, value, 0, len(firsts)) - 1
+        tail = self._tail
+        if tail is not None:
+            at = bisect_right(tail[column], value, 0, len(tail[0])) - 1
             if at >= 0:
-                return firsts[at], seconds[at]
+                return tail[0][at], tail[1][at]
         return self._floor_saved(value, column, hot)
 
-    def save(self) -> bool:
-        """Move the tail to the file, not yet durably. False if the tail is empty."""
-        firsts, seconds = self._firsts, self._seconds
-        if not firsts or not seconds:
-            return False
-        pack = self.ENTRY.pack
-        data = b"".join(map(pack, firsts, seconds))
-        self.file(create=True).pwrite(data, self.saved * self.ENTRY.size)
-        self.unsynced = True
-        self.saved += len(firsts)
-        self._firsts = self._seconds = None
-        return True
+    def save(self) -> None:
+        """Move the tail to the file, not yet durably."""
+        if self._tail is not None:
+            data = b"".join(map(self.ENTRY.pack, *self._tail))
+            self.open(create=True).pwrite(data, self.saved * self.ENTRY.size)
+            self.unsynced = True
+            self.saved += len(self._tail[0])
+            self._tail = None
 
     def reset(self, count: int) -> None:
-        """Keep only the first `count` entries."""
-        if count <= self.saved:
-            self._firsts = self._seconds = None
-            self.saved = count
-            if count or self._disk.exists(self.path):
-                self.file().truncate(count * self.ENTRY.size)
-                self.unsynced = True
-        elif self._firsts is not None and self._seconds is not None:
-            del self._firsts[count - self.saved :], self._seconds[count - self.saved :]
+        """Keep only the first `count` entries of the file."""
+        self._tail = None
+        self.saved = count
+        if count or self._disk.exists(self.path):
+            self.open().truncate(count * self.ENTRY.size)
+            self.unsynced = True
 
     def file_fits(self) -> bool:
         """Whether the file has exactly the size of the saved entries."""
         if not self._disk.exists(self.path):
             return self.saved == 0
-        return self.file().size() == self.saved * self.ENTRY.size
-
-    def file(self, *, create: bool = False) -> File:
-        if self._file is None:
-            self._file = self._disk.open(self.path, create=create)
-        return self._file
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        return self.open().size() == self.saved * self.ENTRY.size
 
     def _floor_saved(self, value: int, column: int, hot: bool) -> IndexEntry | None:
         low, high = 0, self.saved
@@ -118,12 +97,8 @@ class SparseIndex:
         return self._entry(low - 1, hot) if low else None
 
     def _entry(self, number: int, hot: bool) -> IndexEntry:
-        if number >= self.saved:
-            assert self._firsts is not None
-            assert self._seconds is not None
-            return self._firsts[number - self.saved], self._seconds[number - self.saved]
         size = self.ENTRY.size
-        file = self.file()
+        file = self.open()
         data = file.pread_hot(size, number * size) if hot else file.pread(size, number * size)
         if data is None:
             raise NotInPageCache

@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 
-from headrace.runtime.disk import Disk, File
+from headrace.runtime.disk import Disk, File, LazyFile
 from headrace.storage.segments.gaps import CleanedGaps, CopiedGaps, GapList, read_gaps
 from headrace.storage.segments.index import NotInPageCache, OffsetIndex, TimeIndex
 from headrace.storage.segments.scan import BadBatch, headers
@@ -55,9 +54,6 @@ class ByteRanges:
         end = min(end, limit)
         return (start, end) if start < end else None
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._bounds[::2], self._bounds[1::2], strict=True)
-
 
 NO_TIMESTAMP = -1
 NEVER_SYNCED = -1
@@ -73,17 +69,15 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:0{NAME_DIGITS}d}{suffix}"
 
 
-class Segment:
+class Segment(LazyFile):
     """Batches [base_offset, base offset of the next segment) of one log."""
 
     __slots__ = (
-        "_disk",
         "base_offset",
         "bytes_since_entry",
         "checked",
         "created_ms",
         "dropped",
-        "file",
         "folder",
         "gaps",
         "index",
@@ -99,10 +93,9 @@ class Segment:
     def __init__(
         self, disk: Disk, folder: str, base_offset: int, *, index_entries: int = 0, time_entries: int = 0
     ) -> None:
-        self._disk = disk
+        super().__init__(disk, f"{folder}/{file_name(base_offset, LOG)}")
         self.folder = folder
         self.base_offset = base_offset
-        self.file: File | None = None
         self.size = 0
         self.sync_requested = 0  # bytes that are covered by a requested sync; at most `size`
         self.created_ms = 0  # when the first batch was appended
@@ -118,8 +111,9 @@ class Segment:
         self.dropped = False  # no longer part of its log: a read that waited for its bytes must start over
 
     @property
-    def path(self) -> str:
-        return self.path_of(LOG)
+    def newest_ms(self) -> int:
+        """The largest timestamp, or when the first batch was appended if no record has one."""
+        return self.max_timestamp if self.max_timestamp != NO_TIMESTAMP else self.created_ms
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -139,11 +133,6 @@ class Segment:
     def has_gaps(self) -> bool:
         """Whether recovery must find gaps. Copied gaps may have been removed again before any was durable."""
         return self.cleaned is not None or bool(self.copied)
-
-    def open(self, *, create: bool = False) -> File:
-        if self.file is None:
-            self.file = self._disk.open(self.path, create=create)
-        return self.file
 
     def add_batch(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
         """Add a batch that was appended or found at `position`, and index it sparsely, as Kafka does."""
@@ -176,18 +165,20 @@ class Segment:
         elif self._disk.exists(self.path_of(COPIED_GAPS)):
             self.gaps = CopiedGaps.read(self._disk, self.path_of(COPIED_GAPS))
 
-    def copy_gaps(self, pairs: list[tuple[int, int]]) -> None:
+    def copy_gaps(self, pairs: list[tuple[int, int]]) -> CopiedGaps:
         """Record the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
-        gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
+        gaps = self.copied
+        if gaps is None:  # an empty list still has its file open
+            gaps = CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
         gaps.add(pairs)
         self.gaps = gaps
+        return gaps
 
     def adopt_indexes(self, fresh: Segment) -> None:
         """Replace the indexes by those of a twin that has scanned the file; they are still in memory only."""
-        self.index.reset(0)
-        self.time_index.reset(0)
-        self.index.close()
-        self.time_index.close()
+        for index in self.indexes:
+            index.reset(0)
+            index.close()
         self.index, self.time_index = fresh.index, fresh.time_index
         self.indexed_timestamp = fresh.indexed_timestamp
         self.bytes_since_entry = fresh.bytes_since_entry
@@ -229,17 +220,55 @@ class Segment:
             return (0, self.written_from) if self.written_from else None
         return self.checked.first_gap(self.written_from)
 
+    def find_batch(self, file: File, offset: int, limit: int, *, hot: bool = False) -> int:
+        """The position of the batch that holds `offset` or, if that is in a gap, of the next batch.
+
+        Raises BadBatch if index and log disagree; with `hot`, raises NotInPageCache instead of waiting for the disk.
+        """
+        hint = self.index.floor(offset - self.base_offset, hot=hot)
+        position = hint[1] if hint else 0
+        for at, header in headers(file, position, limit, self.gaps, hot=hot):
+            if hint and at == position and header.last_offset != self.base_offset + hint[0]:
+                raise BadBatch(at, f"the index says that offset {self.base_offset + hint[0]} is here")
+            if header.last_offset >= offset:
+                return at
+        if hot:
+            raise NotInPageCache
+        raise BadBatch(limit, f"the segment ends before offset {offset}")
+
+    def find_slice_end(self, file: File, position: int, wanted: int, limit: int) -> tuple[int, int]:
+        """The end of a slice that begins at `position`, and the offset of the batch there.
+
+        The slice ends after the last batch that ends at or below `wanted`, or after the first. Raises NotInPageCache.
+        """
+        hint = self.index.floor(wanted, column=1, hot=True)
+        start = hint[1] if hint and hint[1] > position else position
+        end = next_offset = -1
+        for at, header in headers(file, start, limit, self.gaps, hot=True):
+            end, next_offset = at + header.size_bytes, header.next_offset
+            if end > wanted and at > position:
+                return at, header.base_offset
+        if end < limit:
+            raise NotInPageCache
+        return end, next_offset
+
+    def rebuild_indexes(self, file: File, limit: int, index_interval_bytes: int) -> Segment:
+        """A twin of the segment with rebuilt indexes, in memory. Blocks; raises BadBatch."""
+        twin = self.twin()
+        for position, header in headers(file, 0, limit, self.gaps):
+            twin.add_batch(header, header.last_offset, position, index_interval_bytes)
+        twin.index_time()
+        return twin
+
     def paths(self) -> tuple[str, ...]:
         return tuple(map(self.path_of, SUFFIXES))
 
     def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        super().close()
         if self.copied is not None:
             self.copied.close()
-        self.index.close()
-        self.time_index.close()
+        for index in self.indexes:
+            index.close()
 
     def path_of(self, suffix: str) -> str:
         return f"{self.folder}/{file_name(self.base_offset, suffix)}"
@@ -264,51 +293,8 @@ class PositionIndex(dict[int, tuple[Segment, int]]):
             del self[offset]
 
 
-def find_batch(segment: Segment, file: File, offset: int, limit: int, *, hot: bool = False) -> int:
-    """The position of the batch that holds `offset` or, if that is in a gap, of the next batch.
-
-    Raises BadBatch if index and log disagree; with `hot`, raises NotInPageCache instead of waiting for the disk.
-    """
-    hint = segment.index.floor(offset - segment.base_offset, hot=hot)
-    position = hint[1] if hint else 0
-    for at, header in headers(file, position, limit, segment.gaps, hot=hot):
-        if hint and at == position and header.last_offset != segment.base_offset + hint[0]:
-            raise BadBatch(at, f"the index says that offset {segment.base_offset + hint[0]} is here")
-        if header.last_offset >= offset:
-            return at
-    if hot:
-        raise NotInPageCache
-    raise BadBatch(limit, f"the segment ends before offset {offset}")
-
-
-def find_slice_end(segment: Segment, file: File, position: int, wanted: int, limit: int) -> tuple[int, int]:
-    """The end of a slice that begins at `position`, and the offset of the batch there.
-
-    The slice ends after the last batch that ends at or below `wanted`, or after the first. Raises NotInPageCache.
-    """
-    hint = segment.index.floor(wanted, column=1, hot=True)
-    start = hint[1] if hint and hint[1] > position else position
-    end = next_offset = -1
-    for at, header in headers(file, start, limit, segment.gaps, hot=True):
-        end, next_offset = at + header.size_bytes, header.next_offset
-        if end > wanted and at > position:
-            return at, header.base_offset
-    if end < limit:
-        raise NotInPageCache
-    return end, next_offset
-
-
 def is_in_page_cache(file: File, position: int, limit: int) -> bool:
     """Whether the first and the last byte of the slice are in the page cache."""
     if file.pread_hot(1, limit - 1) is None:
         return False
     return limit - position <= PAGE_BYTES or file.pread_hot(1, position) is not None
-
-
-def rebuild_indexes(segment: Segment, file: File, limit: int, index_interval_bytes: int) -> Segment:
-    """A twin of the segment with rebuilt indexes, in memory. Blocks; raises BadBatch."""
-    twin = segment.twin()
-    for position, header in headers(file, 0, limit, segment.gaps):
-        twin.add_batch(header, header.last_offset, position, index_interval_bytes)
-    twin.index_time()
-    return twin

@@ -36,9 +36,11 @@ class DataFolderContents(NamedTuple):
 def open_data_folder(disk: Disk, path: str) -> DataFolderContents:
     disk.make_directory(f"{path}/logs")
     disk.lock(path)
-    broker_epoch = _read_broker_epoch(disk, f"{path}/{MARKER}")
-    if disk.exists(f"{path}/{MARKER}"):
-        disk.remove(f"{path}/{MARKER}")
+    broker_epoch, marker = None, f"{path}/{MARKER}"
+    if disk.exists(marker):
+        text = disk.read(marker).strip()
+        broker_epoch = int(text) if text.isdigit() else None
+        disk.remove(marker)
     disk.sync_directory(path)
     keys: list[LogKey] = []
     for name in disk.list(f"{path}/logs"):
@@ -87,8 +89,3 @@ def rename_damaged_folder(disk: Disk, parent: str, name: str) -> str:
 
 def folder_name(key: LogKey) -> str:
     return f"{key[0].hex}-{key[1]}"
-
-
-def _read_broker_epoch(disk: Disk, path: str) -> int | None:
-    text = disk.read(path).strip() if disk.exists(path) else b""
-    return int(text) if text.isdigit() else None

@@ -18,24 +18,17 @@ import msgspec
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
-from headrace.runtime.tasks import KeyedLock, run_to_completion
+from headrace.runtime.tasks import KeyedLock, runs_to_completion
 from headrace.storage.compaction.cleaner import LogCleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.log import retention
-from headrace.storage.log.derived_state import NO_DERIVED_STATE, DerivedState, forget_dropped_transactions
+from headrace.storage.log.derived_state import DerivedState, forget_dropped_transactions
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.recovery import Recovery
-from headrace.storage.store.data_folder import (
-    LOG_FOLDER,
-    DataFolderContents,
-    folder_name,
-    open_data_folder,
-    remove_folders,
-    rename_damaged_folder,
-    write_clean_shutdown_marker,
-)
+from headrace.storage.store import data_folder
+from headrace.storage.store.data_folder import LOG_FOLDER, DataFolderContents, folder_name
 from headrace.storage.store.flushed_offsets import LogKey
 from headrace.storage.store.scrub import scrub_forever
 from headrace.storage.store.space_guard import SpaceGuard
@@ -57,15 +50,13 @@ CHECKPOINT_SAVES_BYTES = MIB  # scanning less than this is faster than saving a 
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """How to open a log."""
-
     config: LogConfig
-    state: DerivedState = NO_DERIVED_STATE
+    state: DerivedState
 
 
 async def open_store(disk: Disk, path: str, clock: Clock, config: StoreConfig | None = None) -> LogStore:
     """Open and lock the data folder; `open_all` opens its logs."""
-    found = await disk.run(open_data_folder, disk, path)
+    found = await disk.run(data_folder.open_data_folder, disk, path)
     records = await disk.run(read_topic_files, disk, f"{path}/{TOPICS}")
     await disk.run(remove_purged, disk, path)
     strays = StrayLogs(disk, path, found.flushed, await disk.run(stray_logs, disk, path))
@@ -90,52 +81,30 @@ class LogStore:
         self._found = found.logs
         self._flushed = found.flushed
         self._locks_by_key = KeyedLock[LogKey]()
-        self._space = SpaceGuard(disk, path, config.reserve_bytes)
+        self.space = SpaceGuard(disk, path, config.reserve_bytes)
         self.strays = strays
         self.topic_files = topic_files
-        self.broker_epoch = found.broker_epoch
+        self.broker_epoch = found.broker_epoch  # set if the last process to use this folder shut down cleanly
         self.logs: dict[LogKey, Log] = {}
         self.flusher = Flusher(disk, clock)
-        self.cleaner = LogCleaner(disk, clock, config, self._space, self._all_logs)
-        self.ensure_space = self._space.ensure
-
-    @property
-    def clean(self) -> bool:
-        """Whether the last process to use this folder shut down cleanly."""
-        return self.broker_epoch is not None
-
-    @property
-    def is_space_exhausted(self) -> bool:
-        return self._space.exhausted
-
-    @property
-    def free_bytes(self) -> int:
-        return self._space.free_bytes
+        self.cleaner = LogCleaner(disk, clock, config, self.space, lambda: list(self.logs.values()))
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Start the background tasks."""
         spawn(self.flusher.run(), "flusher")
-        spawn(self._every(self._config.space_check_seconds, self._space.measure), "space guard")
+        spawn(self._every(self._config.space_check_seconds, self.space.measure), "space guard")
         spawn(self._every(1.0, self._save_due_checkpoints), "checkpoints")
         spawn(self._every(STRAY_CHECK_SECONDS, self.strays.measure), "stray logs")
-        spawn(self._every(self._config.retention_check_seconds, self._enforce_retention), "retention")
+        spawn(self._every(self._config.retention_check_seconds, self.enforce_retention), "retention")
         if self._config.scrub_bytes_per_second:
-            scrub = scrub_forever(self.logs.values, self._config.scrub_bytes_per_second)
-            spawn(scrub, "scrub")
+            spawn(scrub_forever(self.logs.values, self._config.scrub_bytes_per_second), "scrub")
         if self._config.cleaner_enabled:
             spawn(self.cleaner.run(), "cleaner")
 
     # Logs
 
-    def _all_logs(self) -> list[Log]:
-        return list(self.logs.values())
-
     def found(self) -> list[LogKey]:
         """The logs that were in the folder at the start, including stray ones."""
         return [*self._found, *(log.key for log in self.strays.found)]
-
-    def get(self, topic_id: UUID, partition: int) -> Log | None:
-        return self.logs.get((topic_id, partition))
 
     async def open_all(
         self, wanted: Callable[[UUID, int], Opening | None], deleted: Collection[UUID] = frozenset()
@@ -162,31 +131,25 @@ class LogStore:
         """Close these logs and keep them as stray: their topic is gone, but it is not known to have been deleted."""
         keys = list(keys)
         async with self._locks_by_key.take(keys):
-            await run_to_completion(self._move_all_to_stray([key for key in keys if key in self.logs]))
+            await self._move_all_to_stray([key for key in keys if key in self.logs])
 
+    @runs_to_completion
     async def _move_all_to_stray(self, keys: list[LogKey]) -> None:
         await _in_parallel(self._save_final_checkpoint, [self.logs[key] for key in keys])
-        logs = [self._close(key) for key in keys]
-        for log in logs:
-            async with log.maintenance_lock():
-                pass
+        for log in [self._close(key) for key in keys]:
+            await _end_maintenance(log)
             self._flushed.release(log.slot)
         await self.strays.add(keys)
         await self.strays.measure()
 
-    async def create(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
-        """Create a log durably, or return the one that exists."""
-        (log,) = await self.create_all([(topic_id, partition, opening)])
-        return log
-
     async def create_all(self, wanted: Iterable[tuple[UUID, int, Opening]]) -> list[Log]:
+        """Create logs durably, unless they exist, and return them."""
         openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
         async with self._locks_by_key.take(openings):
-            await run_to_completion(
-                self._create_missing({key: opening for key, opening in openings.items() if key not in self.logs})
-            )
+            await self._create_missing({key: opening for key, opening in openings.items() if key not in self.logs})
             return [self.logs[key] for key in openings]
 
+    @runs_to_completion
     async def _create_missing(self, openings: dict[LogKey, Opening]) -> None:
         names = [folder_name(key) for key in openings]
         await self._disk.run(self._disk.make_directories, f"{self._path}/logs", names)
@@ -200,12 +163,12 @@ class LogStore:
             logs = [self._close(key) for key in doomed]
             for log in logs:
                 self._flushed.release(log.slot)
-            await run_to_completion(self._delete(doomed, logs))
+            await self._delete(doomed, logs)
 
+    @runs_to_completion
     async def _delete(self, keys: list[LogKey], logs: list[Log]) -> None:
         for log in logs:
-            async with log.maintenance_lock():  # a checkpoint may be in progress
-                pass
+            await _end_maintenance(log)
         await self._remove(keys)
 
     async def replace(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
@@ -213,13 +176,15 @@ class LogStore:
         key = (topic_id, partition)
         async with self._locks_by_key.take([key]):
             assert self.logs[key].quarantined is not None, "the log is not quarantined"
-            await run_to_completion(self._replace(key, self._close(key), opening))
+            await self._replace(key, self._close(key), opening)
             return self.logs[key]
 
+    @runs_to_completion
     async def _replace(self, key: LogKey, damaged: Log, opening: Opening) -> None:
-        async with damaged.maintenance_lock():
-            pass
-        name = await self._disk.run(rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key))
+        await _end_maintenance(damaged)
+        name = await self._disk.run(
+            data_folder.rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key)
+        )
         logger.warning("damaged log replaced by an empty one log=%s kept_as=%s", damaged.folder, name)
         self._flushed.release(damaged.slot)
         await self._disk.run(self._flushed.sync)
@@ -241,7 +206,7 @@ class LogStore:
         try:
             await self._disk.run(self._flushed.sync)
             if clean:
-                await self._disk.run(write_clean_shutdown_marker, self._disk, self._path, broker_epoch)
+                await self._disk.run(data_folder.write_clean_shutdown_marker, self._disk, self._path, broker_epoch)
         except StorageFailure as error:  # a full disk must not prevent the stop: the next start recovers
             logger.warning("clean shutdown marker not written error=%s", error)
 
@@ -295,13 +260,8 @@ class LogStore:
             pending = unfinished
 
     async def _remove(self, keys: list[LogKey]) -> None:
-        await self._disk.run(
-            remove_folders,
-            self._disk,
-            f"{self._path}/logs",
-            [self._folder(key) for key in keys],
-            self._flushed,
-        )
+        folders = [self._folder(key) for key in keys]
+        await self._disk.run(data_folder.remove_folders, self._disk, f"{self._path}/logs", folders, self._flushed)
 
     def _folder(self, key: LogKey) -> str:
         return f"{self._path}/logs/{folder_name(key)}"
@@ -319,9 +279,6 @@ class LogStore:
             except (StorageFailure, LogDeleted, OffsetOutOfRange) as error:  # out of range: truncated meanwhile
                 logger.warning("retention failed log=%s error=%s", log.folder, error)
         return removed
-
-    async def _enforce_retention(self) -> None:
-        await self.enforce_retention()
 
     async def _save_due_checkpoints(self) -> None:
         async for log in self._each_log():
@@ -353,10 +310,16 @@ class LogStore:
             return age >= self._config.checkpoint_seconds
         return age >= self._config.checkpoint_idle_seconds
 
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             await work()
+
+
+async def _end_maintenance(log: Log) -> None:
+    """Wait until nothing works on the files of a closed log any more; a checkpoint may be in progress."""
+    async with log.maintenance_lock:
+        pass
 
 
 async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:

@@ -23,16 +23,12 @@ async def scrub_forever(logs: Callable[[], Iterable[Log]], bytes_per_second: int
     """Check all unchecked bytes of these logs until cancelled, limited to a rate."""
     while True:
         for log in list(logs()):
-            await _scrub(log, bytes_per_second)
+            checked_bytes = await scrub_step(log)
+            while checked_bytes:
+                await asyncio.sleep(checked_bytes / bytes_per_second)
+                checked_bytes = await scrub_step(log)
             await asyncio.sleep(0)
         await asyncio.sleep(IDLE_SECONDS)
-
-
-async def _scrub(log: Log, bytes_per_second: int) -> None:
-    checked = await scrub_step(log)
-    while checked:
-        await asyncio.sleep(checked / bytes_per_second)
-        checked = await scrub_step(log)
 
 
 async def scrub_step(log: Log) -> int:

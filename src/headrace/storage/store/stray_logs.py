@@ -67,7 +67,6 @@ class StrayLogs:
             await self._disk.run(move_back, self._disk, self._data, keys, self._flushed)
 
     async def add(self, keys: Sequence[LogKey]) -> None:
-        """Keep these logs as stray. They are closed, or were never opened."""
         if keys:
             await self._disk.run(move_to_stray, self._disk, self._data, keys, self._flushed)
             logger.warning(

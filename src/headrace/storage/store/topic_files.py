@@ -57,12 +57,6 @@ def topic_file_name(topic_id: UUID) -> str:
     return f"{topic_id.hex}.json"
 
 
-def write_topic_file(disk: Disk, folder: str, record: TopicRecord) -> None:
-    """Write one topic file durably."""
-    disk.make_directory(folder)
-    disk.write_atomically(f"{folder}/{topic_file_name(record.id)}", encode_topic_file(record))
-
-
 def read_topic_files(disk: Disk, folder: str) -> dict[UUID, TopicRecord]:
     """The records in a folder. A damaged file is logged and skipped."""
     records = {}
@@ -83,8 +77,9 @@ def remove_topic_file(disk: Disk, folder: str, topic_id: UUID) -> None:
 
 
 def _write_all(disk: Disk, folder: str, records: Iterable[TopicRecord]) -> None:
+    disk.make_directory(folder)
     for record in records:
-        write_topic_file(disk, folder, record)
+        disk.write_atomically(f"{folder}/{topic_file_name(record.id)}", encode_topic_file(record))
 
 
 def _remove_all(disk: Disk, folder: str, topic_ids: Iterable[UUID]) -> None:

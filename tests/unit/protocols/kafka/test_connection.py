@@ -47,7 +47,7 @@ async def test_responses_are_in_request_order_regardless_of_handler_order(
 
 async def test_requests_start_in_order_regardless_of_how_bytes_are_split(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
-    connection_harness.world.network.fabric.whole_chance = 0.0
+    connection_harness.world.network.whole_chance = 0.0
     kafka_client = await connection_harness.call()
     names = [str(number) for number in range(40)]
     kafka_client.ask(*names)
@@ -205,7 +205,7 @@ async def test_reading_pauses_while_the_client_does_not_read(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
-    connection_harness.world.network.fabric.whole_chance = 1.0
+    connection_harness.world.network.whole_chance = 1.0
     script, kafka_client = connection_harness.script, await connection_harness.call()
     kafka_client.read(False)
     for number in range(100):
@@ -231,7 +231,7 @@ async def test_large_requests_wait_while_the_budget_is_exhausted(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open(ListenerLimits(budget_bytes=400_000))
-    connection_harness.world.network.fabric.window_bytes = 32_768  # the maximum of a single read
+    connection_harness.world.network.window_bytes = 32_768  # the maximum of a single read
     callers = [await connection_harness.call() for _ in range(4)]
     for kafka_client in callers:
         kafka_client.send(large_produce(kafka_client)[:-1])
@@ -349,8 +349,8 @@ async def test_thousands_of_pipelined_requests_do_not_starve_others(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
-    fabric = connection_harness.world.network.fabric
-    fabric.whole_chance, fabric.window_bytes = 1.0, 1 << 20
+    network = connection_harness.world.network
+    network.whole_chance, network.window_bytes = 1.0, 1 << 20
     busy = await connection_harness.call()
     busy.send(b"".join(busy.frame(ApiVersionsRequest(), 0) for _ in range(10_000)))
     started = [0]

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from tests.unit.storage.log_harness import DATA, FOLDER, TOPIC, lead_alone, split
+from tests.unit.storage.log_harness import DATA, FOLDER, TOPIC, create_log, lead_alone, split
 
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
 from headrace.storage.config import LogConfig, StoreConfig
@@ -225,7 +225,7 @@ class CompactedLogHarness:
         self.store = self.run(open_store(self.world.disk, DATA, self.clock, self.store_config))
         opening = Opening(self.config, self.state)
         self.run(self.store.open_all(lambda *_: opening))
-        self.log = self.run(self.store.create(TOPIC, 0, opening))
+        self.log = self.run(create_log(self.store, TOPIC, 0, opening))
         lead_alone(self.log)
         self.log.compactable_offset = lambda: self.state.stable_offset
         self.log.on_flushed = self._flushed

@@ -62,7 +62,8 @@ def test_offset_deltas_of_three_bytes_are_read() -> None:
 def test_a_batch_that_cannot_be_read_stays_as_it_is(garbage: bytes, count: int, compression: int) -> None:
     batch = build_batch([BatchRecord(b"k", b"v")] * count, compression=compression)[:61] + garbage
     header = parse_header(batch)
-    rules = CompactionRules(OffsetMap(100), 1 << 40, AbortedTransactions([]), {}, 0, 0)
+    newest, aborted = OffsetMap(100), AbortedTransactions([])
+    rules = CompactionRules({}, newest=newest, end_offset=1 << 40, aborted=aborted, now_ms=0, delete_retention_ms=0)
     rules.newest.put(b"k", 1 << 30)
     if unpack_records(bytes(batch), header) is None:
         unread = bytes(batch)

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from tests.unit.storage.log_harness import FOLDER, SMALL, LogHarness, make_batch
+from tests.unit.storage.log_harness import FOLDER, NO_DERIVED_STATE, SMALL, LogHarness, create_log, make_batch
 
 from headrace.model.errors import StorageFailure
 from headrace.storage.log.log import Log
@@ -19,7 +19,7 @@ def append(log: Log) -> None:
 
 
 def other_log(bench: LogHarness) -> Log:
-    return bench.run(bench.store.create(UUID(int=99), 1, Opening(SMALL)))
+    return bench.run(create_log(bench.store, UUID(int=99), 1, Opening(SMALL, NO_DERIVED_STATE)))
 
 
 def test_everything_marked_before_a_round_is_flushed_by_it() -> None:
@@ -179,7 +179,7 @@ def test_a_checkpoint_and_a_flush_at_the_same_time_do_not_outrun_each_other() ->
         async with asyncio.TaskGroup() as group:
             group.create_task(bench.log.save_checkpoint())
             group.create_task(bench.store.flusher.flush(bench.log))
-            while not bench.log.maintenance_lock().locked():
+            while not bench.log.maintenance_lock.locked():
                 await asyncio.sleep(0)
             append(bench.log)
 

@@ -11,6 +11,7 @@ from headrace.model.errors import CorruptMessage, OffsetOutOfRange
 from headrace.storage.config import LogConfig
 from headrace.storage.errors import CorruptBatch, LogDeleted, LogQuarantined
 from headrace.storage.log.log import ColdRead, LogSlice
+from headrace.storage.segments.segment import Segment
 
 
 def make_bench(**config: Any) -> LogHarness:
@@ -113,7 +114,7 @@ def test_a_read_that_continues_after_a_slice_needs_no_index(monkeypatch: pytest.
     bench = make_bench()
     bench.append_many(20)
     bench.read(20)  # waits at the end
-    monkeypatch.setattr("headrace.storage.log.log.find_batch", None)
+    monkeypatch.setattr(Segment, "find_batch", None)
     for _ in range(5):
         bench.append_many(1)
         assert offsets(bench.read(bench.log.end_offset - 1)) == [bench.log.end_offset - 1]

@@ -7,7 +7,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.unit.storage.log_harness import DATA, FIRST_SEGMENT, FOLDER, TOPIC, LogHarness, ReplayRecorder, make_batch
+from tests.unit.storage.log_harness import (
+    DATA,
+    FIRST_SEGMENT,
+    FOLDER,
+    NO_DERIVED_STATE,
+    TOPIC,
+    LogHarness,
+    ReplayRecorder,
+    make_batch,
+)
 
 from headrace.runtime.disk import DiskFull
 from headrace.storage.config import LogConfig
@@ -254,7 +263,7 @@ def test_a_clean_stop_needs_no_scan() -> None:
     bench.stop()
     bench.world.disk.fail_next("pread", f"{FOLDER}/*.log")
     bench.open()
-    assert bench.store.clean
+    assert bench.store.broker_epoch is not None
     assert bench.store.broker_epoch == 7
     assert (bench.log.end_offset, len(bench.state.seen)) == (30, 30)
 
@@ -266,7 +275,7 @@ def test_the_marker_of_a_clean_stop_is_gone_as_soon_as_the_folder_is_opened() ->
     bench.cut_power()
     assert not bench.world.disk.exists(f"{DATA}/{MARKER}")
     bench.open()
-    assert (bench.store.clean, bench.store.broker_epoch) == (False, None)
+    assert bench.store.broker_epoch is None
 
 
 def test_a_long_scan_goes_in_steps() -> None:
@@ -282,7 +291,9 @@ def test_a_long_scan_goes_in_steps() -> None:
 def test_many_logs_are_recovered_without_holding_all_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(10)
     topics = [UUID(int=number) for number in range(1, 9)]
-    for log in bench.run(bench.store.create_all([(topic, 0, Opening(LogConfig())) for topic in topics])):
+    for log in bench.run(
+        bench.store.create_all([(topic, 0, Opening(LogConfig(), NO_DERIVED_STATE)) for topic in topics])
+    ):
         for _ in range(5):
             log.append(*make_batch(b"value"), 0)
         bench.run(bench.store.flusher.flush(log))

@@ -21,7 +21,7 @@ def test_ranges_are_a_set_of_bytes(steps: list[tuple[str, int, int]], start: int
         else:
             ranges.cut(low)
             model -= set(range(low, BYTES + 1))
-    assert {byte for low, high in ranges for byte in range(low, high)} == model
+    assert {byte for low, high in pairs(ranges) for byte in range(low, high)} == model
     if start < end:
         assert ranges.covers(start, end) == model.issuperset(range(start, end))
     gap = ranges.first_gap(end)
@@ -34,9 +34,13 @@ def test_ranges_are_a_set_of_bytes(steps: list[tuple[str, int, int]], start: int
         assert gap[1] == end or gap[1] in model
 
 
+def pairs(ranges: ByteRanges) -> list[tuple[int, int]]:
+    return list(zip(ranges._bounds[::2], ranges._bounds[1::2], strict=True))
+
+
 def test_touching_ranges_become_one() -> None:
     ranges = ByteRanges()
     ranges.add(0, 10)
     ranges.add(20, 30)
     ranges.add(10, 20)
-    assert list(ranges) == [(0, 30)]
+    assert pairs(ranges) == [(0, 30)]

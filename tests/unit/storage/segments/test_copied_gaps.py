@@ -6,6 +6,7 @@ import pytest
 
 from headrace.runtime.disk import DiskFull
 from headrace.storage.segments.gaps import CopiedGaps
+from headrace.storage.segments.segment import Segment
 from headrace.testkit.disk import SimDisk
 
 PATH = "/data/gaps"
@@ -63,10 +64,20 @@ def test_gaps_are_taken_back_and_cut_in_the_file_as_well() -> None:
 
 def test_a_full_disk_leaves_the_gaps_as_they_were_but_in_need_of_a_sync() -> None:
     disk, gaps = make_gaps()
-    gaps.file().sync()
+    gaps.open().sync()
     gaps.unsynced = False
     disk.fail_next("append", PATH, error=28)
     with pytest.raises(DiskFull):
         gaps.add([(1 << 41, 1 << 42)])
     assert gaps.unsynced
     assert ends_of(gaps) == ends_of(CopiedGaps.read(disk, PATH)) == PAIRS
+
+
+def test_a_segment_keeps_its_open_file_when_all_its_gaps_were_taken_back() -> None:
+    disk = SimDisk(1)
+    disk.make_directory("/data")
+    segment = Segment(disk, "/data", 0)
+    gaps = segment.copy_gaps(PAIRS[:1])
+    gaps.take_back(1)
+    assert segment.copy_gaps(PAIRS[:2]) is gaps
+    assert ends_of(gaps) == PAIRS[:2]

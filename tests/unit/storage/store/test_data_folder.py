@@ -11,10 +11,12 @@ from tests.unit.storage.log_harness import (
     DATA,
     FIRST_SEGMENT,
     FOLDER,
+    NO_DERIVED_STATE,
     SMALL,
     TOPIC,
     LogHarness,
     ReplayRecorder,
+    create_log,
     make_batch,
 )
 
@@ -47,7 +49,7 @@ def test_a_damaged_log_is_set_aside_and_replaced_by_an_empty_one() -> None:
     damaged, files = bench.log, bench.world.disk.list(FOLDER)
     bench.log = bench.run(bench.store.replace(TOPIC, 0, Opening(SMALL, bench.state)))
     assert (bench.log.quarantined, bench.log.end_offset) == (None, 0)
-    assert bench.store.get(TOPIC, 0) is bench.log
+    assert bench.store.logs.get((TOPIC, 0)) is bench.log
     assert bench.world.disk.list(f"{FOLDER}.damaged-1") == files
     with pytest.raises(LogDeleted):
         damaged.read(0, 100, 5)
@@ -107,7 +109,9 @@ def test_concurrent_creates_and_deletes_of_one_log_are_serialized() -> None:
         made: list[Log] = []
 
         async def make(store: LogStore, made: list[Log] = made) -> None:
-            made += await store.create_all([(OTHER, 0, Opening(SMALL)), (OTHER, 1, Opening(SMALL))])
+            made += await store.create_all(
+                [(OTHER, 0, Opening(SMALL, NO_DERIVED_STATE)), (OTHER, 1, Opening(SMALL, NO_DERIVED_STATE))]
+            )
 
         async def work(bench: LogHarness = bench) -> None:
             store = bench.store
@@ -117,7 +121,7 @@ def test_concurrent_creates_and_deletes_of_one_log_are_serialized() -> None:
                     await asyncio.sleep(bench.world.loop.time() % 0.001)
 
         bench.run(work())
-        log = bench.store.get(OTHER, 0)
+        log = bench.store.logs.get((OTHER, 0))
         assert log is made[-2]
         assert len({made[at] for at in (1, 3, 5)}) == 1
         batch, header = make_batch(b"x")
@@ -133,5 +137,5 @@ def test_a_replica_that_was_away_and_comes_back_begins_empty() -> None:
     bench.stop()
     store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock))
     bench.run(store.open_all(lambda *_: None))
-    log = bench.run(store.create(TOPIC, 0, Opening(SMALL)))
+    log = bench.run(create_log(store, TOPIC, 0, Opening(SMALL, NO_DERIVED_STATE)))
     assert (log.quarantined, log.end_offset) == (None, 0)

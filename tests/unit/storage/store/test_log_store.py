@@ -8,7 +8,16 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.unit.storage.log_harness import DATA, FOLDER, SMALL, TOPIC, LogHarness, make_batch
+from tests.unit.storage.log_harness import (
+    DATA,
+    FOLDER,
+    NO_DERIVED_STATE,
+    SMALL,
+    TOPIC,
+    LogHarness,
+    create_log,
+    make_batch,
+)
 
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import DataFolderLocked, DiskFailed, SystemDisk
@@ -23,19 +32,19 @@ OTHER = UUID(int=5)
 
 def test_a_log_is_named_by_topic_id_and_partition() -> None:
     bench = LogHarness()
-    bench.run(bench.store.create(OTHER, 17, Opening(SMALL)))
+    bench.run(create_log(bench.store, OTHER, 17, Opening(SMALL, NO_DERIVED_STATE)))
     assert bench.world.disk.list(f"{DATA}/logs") == [f"{OTHER.hex}-17", f"{TOPIC.hex}-0"]
 
 
 def test_an_existing_log_is_not_created_again() -> None:
     bench = LogHarness()
     bench.append_many(2)
-    assert bench.run(bench.store.create(TOPIC, 0, Opening(SMALL))) is bench.log
+    assert bench.run(create_log(bench.store, TOPIC, 0, Opening(SMALL, NO_DERIVED_STATE))) is bench.log
 
 
 def test_a_created_log_survives_a_power_cut_with_nothing_in_it() -> None:
     bench = LogHarness()
-    bench.run(bench.store.create_all([(OTHER, number, Opening(SMALL)) for number in range(5)]))
+    bench.run(bench.store.create_all([(OTHER, number, Opening(SMALL, NO_DERIVED_STATE)) for number in range(5)]))
     bench.cut_power()
     store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock))
     assert sorted(store.found()) == [(OTHER, number) for number in range(5)] + [(TOPIC, 0)]
@@ -44,10 +53,12 @@ def test_a_created_log_survives_a_power_cut_with_nothing_in_it() -> None:
 def test_logs_of_deleted_topics_are_deleted_at_the_start() -> None:
     bench = LogHarness()
     bench.append_many(3)
-    bench.run(bench.store.create(OTHER, 0, Opening(SMALL)))
+    bench.run(create_log(bench.store, OTHER, 0, Opening(SMALL, NO_DERIVED_STATE)))
     bench.stop()
     store = bench.run(open_store(bench.world.disk, DATA, bench.world.clock))
-    bench.run(store.open_all(lambda topic_id, _: Opening(SMALL) if topic_id == OTHER else None, {TOPIC}))
+    bench.run(
+        store.open_all(lambda topic_id, _: Opening(SMALL, NO_DERIVED_STATE) if topic_id == OTHER else None, {TOPIC})
+    )
     assert list(store.logs) == [(OTHER, 0)]
     assert bench.world.disk.list(f"{DATA}/logs") == [f"{OTHER.hex}-0"]
     assert store.strays.size.logs == 0
@@ -58,7 +69,7 @@ def test_a_deleted_log_is_gone_at_once_and_for_good() -> None:
     bench.append_many(3)
     log = bench.log
     bench.run(bench.store.delete_all([log.key]))
-    assert bench.store.get(TOPIC, 0) is None
+    assert bench.store.logs.get((TOPIC, 0)) is None
     with pytest.raises(LogDeleted):
         log.read(0, 100, 3)
     bench.cut_power()
@@ -207,7 +218,7 @@ async def real_store(path: Path) -> tuple[SystemDisk, LogStore]:
 async def test_hundreds_of_logs_open_with_few_descriptors_and_little_memory(tmp_path: Path) -> None:
     count = 100
     disk, store = await real_store(tmp_path)
-    wanted = [(OTHER, number, Opening(LogConfig())) for number in range(count)]
+    wanted = [(OTHER, number, Opening(LogConfig(), NO_DERIVED_STATE)) for number in range(count)]
     for log in await store.create_all(wanted):
         log.append(*make_batch(b"value"), 0)
         store.flusher.mark(log)
@@ -215,7 +226,7 @@ async def test_hundreds_of_logs_open_with_few_descriptors_and_little_memory(tmp_
     disk.close()
 
     disk, store = await real_store(tmp_path)
-    opening = Opening(LogConfig())
+    opening = Opening(LogConfig(), NO_DERIVED_STATE)
     tracemalloc.start()
     await store.open_all(lambda *_: opening)
     used, _ = tracemalloc.get_traced_memory()
@@ -234,7 +245,7 @@ async def test_hundreds_of_logs_open_with_few_descriptors_and_little_memory(tmp_
 async def test_a_log_on_a_real_disk_comes_back_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
     for clean in (True, False):
         disk, store = await real_store(tmp_path / str(clean))
-        log = await store.create(OTHER, 0, Opening(SMALL))
+        log = await create_log(store, OTHER, 0, Opening(SMALL, NO_DERIVED_STATE))
         for number in range(100):
             log.append(*make_batch(b"%d" % number), 0)
         await store.flusher.flush(log)
@@ -242,7 +253,7 @@ async def test_a_log_on_a_real_disk_comes_back_after_a_stop_and_after_a_kill(tmp
             await store.close(broker_epoch=3)
         disk.close()
         disk, store = await real_store(tmp_path / str(clean))
-        await store.open_all(lambda *_: Opening(SMALL))
-        assert store.clean == clean
+        await store.open_all(lambda *_: Opening(SMALL, NO_DERIVED_STATE))
+        assert (store.broker_epoch is not None) == clean
         assert store.logs[OTHER, 0].end_offset == 100
         disk.close()

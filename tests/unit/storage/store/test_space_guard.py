@@ -14,17 +14,17 @@ from headrace.testkit.loop import run
 
 def test_produce_is_rejected_below_the_reserve_and_accepted_again_well_above_it() -> None:
     bench = LogHarness(store_config=StoreConfig(reserve_bytes=10_000))
-    disk, guard = bench.world.disk, bench.store._space
+    disk, guard = bench.world.disk, bench.store.space
     used = disk.capacity_bytes - disk.free_bytes("/data")
     answers = []
     for free in (20_000, 10_000, 9_999, 11_000, 12_499, 12_500, 11_000, 5_000):
         disk.capacity_bytes = used + free
         bench.run(guard.measure())
-        answers.append(bench.store.is_space_exhausted)
+        answers.append(bench.store.space.exhausted)
     assert answers == [False, False, True, True, True, False, False, True]
     with pytest.raises(DiskNearlyFull, match="5000 bytes are free"):
-        bench.store.ensure_space()
-    assert bench.store.free_bytes == 5_000
+        bench.store.space.ensure()
+    assert bench.store.space.free_bytes == 5_000
 
 
 def test_the_reserve_is_a_twentieth_of_the_disk_but_at_most_a_gibibyte() -> None:
@@ -41,4 +41,4 @@ def test_the_reserve_is_a_twentieth_of_the_disk_but_at_most_a_gibibyte() -> None
 def test_a_full_disk_is_noticed_at_the_start() -> None:
     bench = LogHarness(store_config=StoreConfig(reserve_bytes=1 << 50))
     with pytest.raises(DiskNearlyFull):
-        bench.store.ensure_space()
+        bench.store.space.ensure()

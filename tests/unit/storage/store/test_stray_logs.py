@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from tests.unit.storage.log_harness import DATA, TOPIC, LogHarness
+from tests.unit.storage.log_harness import DATA, NO_DERIVED_STATE, TOPIC, LogHarness, create_log
 
 from headrace.model.registry_records import TopicRecord
 from headrace.storage.config import LogConfig
@@ -46,7 +46,7 @@ def test_a_stray_log_is_moved_back_with_all_its_records_when_it_is_wanted_again(
     bench = stopped_with_records()
     bench.run(reopened(bench).open_all(lambda *_: None))
     store = reopened(bench)
-    bench.run(store.open_all(lambda *_: Opening(LogConfig())))
+    bench.run(store.open_all(lambda *_: Opening(LogConfig(), NO_DERIVED_STATE)))
     log = store.logs[TOPIC, 0]
     assert (log.end_offset, log.flushed_offset, log.quarantined) == (5, 5, None)
     assert bench.world.disk.list(f"{DATA}/stray") == []
@@ -64,7 +64,7 @@ def test_a_second_stray_log_of_the_same_partition_does_not_replace_the_first() -
     bench = stopped_with_records()
     store = reopened(bench)
     bench.run(store.open_all(lambda *_: None))
-    bench.run(store.create(TOPIC, 0, Opening(LogConfig())))
+    bench.run(create_log(store, TOPIC, 0, Opening(LogConfig(), NO_DERIVED_STATE)))
     bench.run(store.move_all_to_stray([(TOPIC, 0)]))
     assert [log.name for log in stray_logs(bench.world.disk, DATA)] == [LOG_NAME, f"{LOG_NAME}.2"]
     assert (TOPIC, 0) not in store.logs
@@ -83,9 +83,9 @@ def test_a_power_cut_while_logs_become_stray_or_come_back_loses_nothing(operatio
             bench.run(store.open_all(lambda *_: opening))
 
     interrupted(None)
-    interrupted(Opening(LogConfig()))
+    interrupted(Opening(LogConfig(), NO_DERIVED_STATE))
     store = reopened(bench)
-    bench.run(store.open_all(lambda *_: Opening(LogConfig())))
+    bench.run(store.open_all(lambda *_: Opening(LogConfig(), NO_DERIVED_STATE)))
     assert (store.logs[TOPIC, 0].end_offset, store.logs[TOPIC, 0].quarantined) == (5, None)
     assert stray_logs(bench.world.disk, DATA) == []
 
