@@ -312,6 +312,8 @@ class SimRegistry:
         if on_state is not None:
             on_state(SessionState.HELD)
         self._ping_later(self._held)
+        if not self.state.record_ping(session):  # it ended while its response was on the way
+            self.on_session_ended(session)
         return session
 
     async def close_session(self, session: Session) -> None:
