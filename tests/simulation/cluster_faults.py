@@ -33,6 +33,7 @@ class Faults:
         extra: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self.may_replace_disk = may_replace_disk
+        self._is_sync_failing = False
         self._world = world
         self._cluster = cluster
         self._clients = clients
@@ -133,13 +134,16 @@ class Faults:
         self._one().host.clock.jump(self._random.choice((-60_000, -2000, 2000, 60_000)))
 
     async def _fail_to_sync(self) -> None:
-        """The sync of one log fails; the log stays failed until the broker restarts."""
+        """The sync of one log fails; the log stays failed until the broker restarts. One broker at a time: a partition
+        whose two replicas both fail to sync has none left that may lead."""
         broker = self._one()
-        if broker.is_up:
+        if broker.is_up and not self._is_sync_failing:
+            self._is_sync_failing = True
             broker.fail_next_sync("*.log")
             await self._last(LONG)
             broker.kill()
             await self._return(broker)
+            self._is_sync_failing = False
 
     async def _fill_disk(self) -> None:
         broker = self._one()
