@@ -1,6 +1,6 @@
 """Declare Kafka messages: one class for all versions of a message, with its fields in wire order.
 
-    class ProduceRequest(Message, versions=(3, 13), flexible_since=9):
+    class ProduceRequest(ApiMessage, versions=(3, 13), flexible_since=9):
         transactional_id: str | None = wire(STRING, nullable=3, default=None)
         acks: int = wire(INT16)
         topic_data: list[TopicProduceData] = array(TopicProduceData)
@@ -147,7 +147,7 @@ class _Declaration(type):
 
 
 @dataclass_transform()
-class Message(metaclass=_Declaration):
+class ApiMessage(metaclass=_Declaration):
     """A request, a response, or another value that is not a part of a message."""
 
 

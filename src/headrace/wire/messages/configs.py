@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, ApiMessage, Part, array, wire
 
 # DescribeConfigs (32): return the configs of topics (resource type 2) and brokers (4), with their sources. v3 adds
 # the type and the documentation, v4 is flexible.
@@ -14,7 +14,7 @@ class DescribeConfigsResource(Part):
     configuration_keys: list[str] | None = array(STRING, nullable=1)
 
 
-class DescribeConfigsRequest(Message, versions=(1, 4), flexible_since=4):
+class DescribeConfigsRequest(ApiMessage, versions=(1, 4), flexible_since=4):
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = wire(BOOL)
     include_documentation: bool = wire(BOOL, since=3)
@@ -45,7 +45,7 @@ class DescribeConfigsResult(Part):
     configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
 
-class DescribeConfigsResponse(Message, versions=(1, 4), flexible_since=4):
+class DescribeConfigsResponse(ApiMessage, versions=(1, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
 
@@ -64,7 +64,7 @@ class AlterConfigsResource(Part):
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-class AlterConfigsRequest(Message, versions=(0, 2), flexible_since=2):
+class AlterConfigsRequest(ApiMessage, versions=(0, 2), flexible_since=2):
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = wire(BOOL)
 
@@ -76,7 +76,7 @@ class AlterConfigsResourceResponse(Part):
     resource_name: str = wire(STRING)
 
 
-class AlterConfigsResponse(Message, versions=(0, 2), flexible_since=2):
+class AlterConfigsResponse(ApiMessage, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
@@ -97,12 +97,12 @@ class IncrementalAlterConfigsResource(Part):
     configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig)
 
 
-class IncrementalAlterConfigsRequest(Message, versions=(0, 1), flexible_since=1):
+class IncrementalAlterConfigsRequest(ApiMessage, versions=(0, 1), flexible_since=1):
     resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource)
     validate_only: bool = wire(BOOL)
 
 
-class IncrementalAlterConfigsResponse(Message, versions=(0, 1), flexible_since=1):
+class IncrementalAlterConfigsResponse(ApiMessage, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
@@ -114,7 +114,7 @@ class IncrementalAlterConfigsResponse(Message, versions=(0, 1), flexible_since=1
 CLIENT_METRICS = 16
 
 
-class ListConfigResourcesRequest(Message, versions=(0, 1), flexible_since=0):
+class ListConfigResourcesRequest(ApiMessage, versions=(0, 1), flexible_since=0):
     resource_types: list[int] = array(INT8, since=1)
 
 
@@ -123,7 +123,7 @@ class ConfigResource(Part):
     resource_type: int = wire(INT8, since=1, default=CLIENT_METRICS)
 
 
-class ListConfigResourcesResponse(Message, versions=(0, 1), flexible_since=0):
+class ListConfigResourcesResponse(ApiMessage, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     config_resources: list[ConfigResource] = array(ConfigResource)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, ApiMessage, Part, array, wire
 
 # ConsumerGroupHeartbeat (68): join, heartbeat and leave, with the consumer protocol (KIP-848).
 #
@@ -18,7 +18,7 @@ class TopicPartitions(Part):
     partitions: list[int] = array(INT32)
 
 
-class ConsumerGroupHeartbeatRequest(Message, versions=(0, 1), flexible_since=0):
+class ConsumerGroupHeartbeatRequest(ApiMessage, versions=(0, 1), flexible_since=0):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
@@ -35,7 +35,7 @@ class Assignment(Part):
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
-class ConsumerGroupHeartbeatResponse(Message, versions=(0, 1), flexible_since=0):
+class ConsumerGroupHeartbeatResponse(ApiMessage, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -49,7 +49,7 @@ class ConsumerGroupHeartbeatResponse(Message, versions=(0, 1), flexible_since=0)
 # protocol of a member: consumer (1) or classic (0).
 
 
-class ConsumerGroupDescribeRequest(Message, versions=(0, 1), flexible_since=0):
+class ConsumerGroupDescribeRequest(ApiMessage, versions=(0, 1), flexible_since=0):
     group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL)
 
@@ -90,6 +90,6 @@ class DescribedConsumerGroup(Part):
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-class ConsumerGroupDescribeResponse(Message, versions=(0, 1), flexible_since=0):
+class ConsumerGroupDescribeResponse(ApiMessage, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BYTES, INT16, INT32, INT64, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BYTES, INT16, INT32, INT64, STRING, ApiMessage, Part, array, wire
 
 # ListDelayed (10006, Headrace): list the delayed messages of one partition by due time. The partition's leader
 # responds. `after_due_ms` and `after_offset` are those of the last message of the previous page. A page may be
 # shorter than requested; only an empty page is the last one.
 
 
-class ListDelayedRequest(Message, versions=(0, 0), flexible_since=0):
+class ListDelayedRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition: int = wire(INT32)
     after_due_ms: int = wire(INT64, default=-1)
@@ -31,7 +31,7 @@ class DelayedMessage(Part):
     headers: list[DelayedHeader] = array(DelayedHeader)
 
 
-class ListDelayedResponse(Message, versions=(0, 0), flexible_since=0):
+class ListDelayedResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -51,7 +51,7 @@ class DelayedChange(Part):
     due_ms: int = wire(INT64, default=CANCEL)
 
 
-class AlterDelayedRequest(Message, versions=(0, 0), flexible_since=0):
+class AlterDelayedRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition: int = wire(INT32)
     changes: list[DelayedChange] = array(DelayedChange)
@@ -63,6 +63,6 @@ class DelayedChangeResult(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class AlterDelayedResponse(Message, versions=(0, 0), flexible_since=0):
+class AlterDelayedResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     results: list[DelayedChangeResult] = array(DelayedChangeResult)

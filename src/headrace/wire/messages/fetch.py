@@ -12,8 +12,8 @@ from headrace.wire.codec.schema import (
     RECORDS,
     STRING,
     UUID16,
+    ApiMessage,
     Chunk,
-    Message,
     Part,
     array,
     wire,
@@ -57,7 +57,7 @@ class ReplicaState(Part):
     replica_epoch: int = wire(INT64, default=-1)
 
 
-class FetchRequest(Message, versions=(4, 18), flexible_since=12):
+class FetchRequest(ApiMessage, versions=(4, 18), flexible_since=12):
     cluster_id: str | None = wire(STRING, since=12, nullable=12, tag=0, default=None)
     replica_id: int = wire(INT32, until=14, default=-1)
     replica_state: ReplicaState | None = wire(ReplicaState, since=15, tag=1)
@@ -109,7 +109,7 @@ class FetchableTopicResponse(Part):
     partitions: list[PartitionData] = array(PartitionData)
 
 
-class FetchResponse(Message, versions=(4, 18), flexible_since=12):
+class FetchResponse(ApiMessage, versions=(4, 18), flexible_since=12):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=7)
     session_id: int = wire(INT32, since=7)
@@ -136,7 +136,7 @@ class ListOffsetsTopic(Part):
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-class ListOffsetsRequest(Message, versions=(1, 11), flexible_since=6):
+class ListOffsetsRequest(ApiMessage, versions=(1, 11), flexible_since=6):
     replica_id: int = wire(INT32)
     isolation_level: int = wire(INT8, since=2)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
@@ -156,7 +156,7 @@ class ListOffsetsTopicResponse(Part):
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-class ListOffsetsResponse(Message, versions=(1, 11), flexible_since=6):
+class ListOffsetsResponse(ApiMessage, versions=(1, 11), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
 
@@ -176,7 +176,7 @@ class OffsetForLeaderTopic(Part):
     partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
-class OffsetForLeaderEpochRequest(Message, versions=(2, 4), flexible_since=4):
+class OffsetForLeaderEpochRequest(ApiMessage, versions=(2, 4), flexible_since=4):
     replica_id: int = wire(INT32, since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
 
@@ -193,6 +193,6 @@ class OffsetForLeaderTopicResult(Part):
     partitions: list[LeaderEpochEndOffset] = array(LeaderEpochEndOffset)
 
 
-class OffsetForLeaderEpochResponse(Message, versions=(2, 4), flexible_since=4):
+class OffsetForLeaderEpochResponse(ApiMessage, versions=(2, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, ApiMessage, Part, array, wire
 
 # OffsetCommit (8): commit offsets of a group. v5 drops the retention time, v6 adds leader epochs, v7 static members;
 # v8 is flexible; v9 supports the consumer protocol (the generation is the member epoch); v10 has topic ids instead of
@@ -24,7 +24,7 @@ class OffsetCommitRequestTopic(Part):
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-class OffsetCommitRequest(Message, versions=(2, 10), flexible_since=8):
+class OffsetCommitRequest(ApiMessage, versions=(2, 10), flexible_since=8):
     group_id: str = wire(STRING)
     generation_id_or_member_epoch: int = wire(INT32, default=-1)
     member_id: str = wire(STRING)
@@ -44,7 +44,7 @@ class OffsetCommitResponseTopic(Part):
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-class OffsetCommitResponse(Message, versions=(2, 10), flexible_since=8):
+class OffsetCommitResponse(ApiMessage, versions=(2, 10), flexible_since=8):
     throttle_time_ms: int = wire(INT32, since=3)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
@@ -67,7 +67,7 @@ class OffsetFetchRequestGroup(Part):
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, nullable=8, default=None)
 
 
-class OffsetFetchRequest(Message, versions=(1, 10), flexible_since=6):
+class OffsetFetchRequest(ApiMessage, versions=(1, 10), flexible_since=6):
     group_id: str = wire(STRING, until=7)
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, until=7, nullable=2)
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, since=8)
@@ -94,7 +94,7 @@ class OffsetFetchResponseGroup(Part):
     error_code: int = wire(INT16)
 
 
-class OffsetFetchResponse(Message, versions=(1, 10), flexible_since=6):
+class OffsetFetchResponse(ApiMessage, versions=(1, 10), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=3)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
     error_code: int = wire(INT16, since=2, until=7)
@@ -113,7 +113,7 @@ class OffsetDeleteRequestTopic(Part):
     partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
 
 
-class OffsetDeleteRequest(Message, versions=(0, 0)):
+class OffsetDeleteRequest(ApiMessage, versions=(0, 0)):
     group_id: str = wire(STRING)
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
 
@@ -128,7 +128,7 @@ class OffsetDeleteResponseTopic(Part):
     partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
 
 
-class OffsetDeleteResponse(Message, versions=(0, 0)):
+class OffsetDeleteResponse(ApiMessage, versions=(0, 0)):
     error_code: int = wire(INT16)
     throttle_time_ms: int = wire(INT32)
     topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)
@@ -150,7 +150,7 @@ class TxnOffsetCommitRequestTopic(Part):
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-class TxnOffsetCommitRequest(Message, versions=(0, 5), flexible_since=3):
+class TxnOffsetCommitRequest(ApiMessage, versions=(0, 5), flexible_since=3):
     transactional_id: str = wire(STRING)
     group_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -171,6 +171,6 @@ class TxnOffsetCommitResponseTopic(Part):
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-class TxnOffsetCommitResponse(Message, versions=(0, 5), flexible_since=3):
+class TxnOffsetCommitResponse(ApiMessage, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, ApiMessage, Part, array, wire
 
 # FindCoordinator (10): find the coordinator of a group (type 0), a transactional id (1) or a share group (2, v6). v1
 # adds the type; v3 is flexible; v4 adds several keys per request, v5 TRANSACTION_ABORTABLE.
 
 
-class FindCoordinatorRequest(Message, versions=(0, 6), flexible_since=3):
+class FindCoordinatorRequest(ApiMessage, versions=(0, 6), flexible_since=3):
     key: str = wire(STRING, until=3)
     key_type: int = wire(INT8, since=1)
     coordinator_keys: list[str] = array(STRING, since=4)
@@ -23,7 +23,7 @@ class Coordinator(Part):
     error_message: str | None = wire(STRING, nullable=4, default=None)
 
 
-class FindCoordinatorResponse(Message, versions=(0, 6), flexible_since=3):
+class FindCoordinatorResponse(ApiMessage, versions=(0, 6), flexible_since=3):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
     error_message: str | None = wire(STRING, since=1, until=3, nullable=1, default=None)
@@ -43,7 +43,7 @@ class JoinGroupRequestProtocol(Part):
     metadata: bytes = wire(BYTES)
 
 
-class JoinGroupRequest(Message, versions=(0, 9), flexible_since=6):
+class JoinGroupRequest(ApiMessage, versions=(0, 9), flexible_since=6):
     group_id: str = wire(STRING)
     session_timeout_ms: int = wire(INT32)
     rebalance_timeout_ms: int = wire(INT32, since=1, default=-1)
@@ -60,7 +60,7 @@ class JoinGroupResponseMember(Part):
     metadata: bytes = wire(BYTES)
 
 
-class JoinGroupResponse(Message, versions=(0, 9), flexible_since=6):
+class JoinGroupResponse(ApiMessage, versions=(0, 9), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=2)
     error_code: int = wire(INT16)
     generation_id: int = wire(INT32, default=-1)
@@ -81,7 +81,7 @@ class SyncGroupRequestAssignment(Part):
     assignment: bytes = wire(BYTES)
 
 
-class SyncGroupRequest(Message, versions=(0, 5), flexible_since=4):
+class SyncGroupRequest(ApiMessage, versions=(0, 5), flexible_since=4):
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
     member_id: str = wire(STRING)
@@ -91,7 +91,7 @@ class SyncGroupRequest(Message, versions=(0, 5), flexible_since=4):
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
-class SyncGroupResponse(Message, versions=(0, 5), flexible_since=4):
+class SyncGroupResponse(ApiMessage, versions=(0, 5), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
     protocol_type: str | None = wire(STRING, since=5, nullable=5, default=None)
@@ -103,14 +103,14 @@ class SyncGroupResponse(Message, versions=(0, 5), flexible_since=4):
 # is flexible.
 
 
-class HeartbeatRequest(Message, versions=(0, 4), flexible_since=4):
+class HeartbeatRequest(ApiMessage, versions=(0, 4), flexible_since=4):
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
-class HeartbeatResponse(Message, versions=(0, 4), flexible_since=4):
+class HeartbeatResponse(ApiMessage, versions=(0, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
 
@@ -125,7 +125,7 @@ class MemberIdentity(Part):
     reason: str | None = wire(STRING, since=5, nullable=5, default=None)
 
 
-class LeaveGroupRequest(Message, versions=(0, 5), flexible_since=4):
+class LeaveGroupRequest(ApiMessage, versions=(0, 5), flexible_since=4):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING, until=2)
     members: list[MemberIdentity] = array(MemberIdentity, since=3)
@@ -137,7 +137,7 @@ class MemberResponse(Part):
     error_code: int = wire(INT16)
 
 
-class LeaveGroupResponse(Message, versions=(0, 5), flexible_since=4):
+class LeaveGroupResponse(ApiMessage, versions=(0, 5), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
     members: list[MemberResponse] = array(MemberResponse, since=3)
@@ -147,7 +147,7 @@ class LeaveGroupResponse(Message, versions=(0, 5), flexible_since=4):
 # v5 is flexible; v6 adds an error message and GROUP_ID_NOT_FOUND.
 
 
-class DescribeGroupsRequest(Message, versions=(0, 6), flexible_since=5):
+class DescribeGroupsRequest(ApiMessage, versions=(0, 6), flexible_since=5):
     groups: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL, since=3)
 
@@ -172,7 +172,7 @@ class DescribedGroup(Part):
     authorized_operations: int = wire(INT32, since=3, default=-2147483648)
 
 
-class DescribeGroupsResponse(Message, versions=(0, 6), flexible_since=5):
+class DescribeGroupsResponse(ApiMessage, versions=(0, 6), flexible_since=5):
     throttle_time_ms: int = wire(INT32, since=1)
     groups: list[DescribedGroup] = array(DescribedGroup)
 
@@ -180,7 +180,7 @@ class DescribeGroupsResponse(Message, versions=(0, 6), flexible_since=5):
 # ListGroups (16): list the groups that this broker coordinates. v3 is flexible, v4 filters by state, v5 by type.
 
 
-class ListGroupsRequest(Message, versions=(0, 5), flexible_since=3):
+class ListGroupsRequest(ApiMessage, versions=(0, 5), flexible_since=3):
     states_filter: list[str] = array(STRING, since=4)
     types_filter: list[str] = array(STRING, since=5)
 
@@ -192,7 +192,7 @@ class ListGroupsEntry(Part):
     group_type: str = wire(STRING, since=5)
 
 
-class ListGroupsResponse(Message, versions=(0, 5), flexible_since=3):
+class ListGroupsResponse(ApiMessage, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
     groups: list[ListGroupsEntry] = array(ListGroupsEntry)
@@ -201,7 +201,7 @@ class ListGroupsResponse(Message, versions=(0, 5), flexible_since=3):
 # DeleteGroups (42): delete empty groups and their offsets. v2 is flexible.
 
 
-class DeleteGroupsRequest(Message, versions=(0, 2), flexible_since=2):
+class DeleteGroupsRequest(ApiMessage, versions=(0, 2), flexible_since=2):
     groups_names: list[str] = array(STRING)
 
 
@@ -210,6 +210,6 @@ class DeletableGroupResult(Part):
     error_code: int = wire(INT16)
 
 
-class DeleteGroupsResponse(Message, versions=(0, 2), flexible_since=2):
+class DeleteGroupsResponse(ApiMessage, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     results: list[DeletableGroupResult] = array(DeletableGroupResult)

@@ -13,7 +13,7 @@ from headrace.wire.codec.schema import (
     STRING,
     UINT16,
     UUID16,
-    Message,
+    ApiMessage,
     Part,
     array,
     wire,
@@ -32,7 +32,7 @@ class MetadataRequestTopic(Part):
     name: str | None = wire(STRING, nullable=10)
 
 
-class MetadataRequest(Message, versions=(0, 13), flexible_since=9):
+class MetadataRequest(ApiMessage, versions=(0, 13), flexible_since=9):
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable=1)
     allow_auto_topic_creation: bool = wire(BOOL, since=4, default=True)
     include_cluster_authorized_operations: bool = wire(BOOL, since=8, until=10)
@@ -65,7 +65,7 @@ class MetadataResponseTopic(Part):
     topic_authorized_operations: int = wire(INT32, since=8, default=-2147483648)
 
 
-class MetadataResponse(Message, versions=(0, 13), flexible_since=9):
+class MetadataResponse(ApiMessage, versions=(0, 13), flexible_since=9):
     throttle_time_ms: int = wire(INT32, since=3)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = wire(STRING, since=2, nullable=2, default=None)
@@ -103,7 +103,7 @@ class Cursor(Part):
     partition_index: int = wire(INT32)
 
 
-class DescribeTopicPartitionsRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribeTopicPartitionsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     topics: list[DescribeTopicPartitionsTopic] = array(DescribeTopicPartitionsTopic)
     response_partition_limit: int = wire(INT32, default=2000)
     cursor: Cursor | None = wire(Cursor, nullable=0)
@@ -130,7 +130,7 @@ class DescribeTopicPartitionsResponseTopic(Part):
     topic_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-class DescribeTopicPartitionsResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribeTopicPartitionsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
     next_cursor: Cursor | None = wire(Cursor, nullable=0)
@@ -141,7 +141,7 @@ class DescribeTopicPartitionsResponse(Message, versions=(0, 0), flexible_since=0
 # being drained, or is stopping.
 
 
-class DescribeClusterRequest(Message, versions=(0, 2), flexible_since=0):
+class DescribeClusterRequest(ApiMessage, versions=(0, 2), flexible_since=0):
     include_cluster_authorized_operations: bool = wire(BOOL)
     endpoint_type: int = wire(INT8, since=1, default=1)
     include_fenced_brokers: bool = wire(BOOL, since=2)
@@ -156,7 +156,7 @@ class DescribeClusterBroker(Part):
     is_draining: bool = wire(BOOL, tag=10_000, default=False)
 
 
-class DescribeClusterResponse(Message, versions=(0, 2), flexible_since=0):
+class DescribeClusterResponse(ApiMessage, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -180,7 +180,7 @@ class DescribeQuorumRequestTopic(Part):
     partitions: list[DescribeQuorumRequestPartition] = array(DescribeQuorumRequestPartition)
 
 
-class DescribeQuorumRequest(Message, versions=(0, 2), flexible_since=0):
+class DescribeQuorumRequest(ApiMessage, versions=(0, 2), flexible_since=0):
     topics: list[DescribeQuorumRequestTopic] = array(DescribeQuorumRequestTopic)
 
 
@@ -219,7 +219,7 @@ class QuorumNode(Part):
     listeners: list[QuorumListener] = array(QuorumListener)
 
 
-class DescribeQuorumResponse(Message, versions=(0, 2), flexible_since=0):
+class DescribeQuorumResponse(ApiMessage, versions=(0, 2), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, since=2, nullable=2, default=None)
     topics: list[DescribeQuorumResponseTopic] = array(DescribeQuorumResponseTopic)
@@ -231,7 +231,7 @@ class DescribeQuorumResponse(Message, versions=(0, 2), flexible_since=0):
 # to an unsupported version. v4 allows features with the minimum 0.
 
 
-class ApiVersionsRequest(Message, versions=(0, 4), flexible_since=3):
+class ApiVersionsRequest(ApiMessage, versions=(0, 4), flexible_since=3):
     client_software_name: str = wire(STRING, since=3)
     client_software_version: str = wire(STRING, since=3)
 
@@ -254,7 +254,7 @@ class FinalizedFeatureKey(Part):
     min_version_level: int = wire(INT16)
 
 
-class ApiVersionsResponse(Message, versions=(0, 4), flexible_since=3):
+class ApiVersionsResponse(ApiMessage, versions=(0, 4), flexible_since=3):
     error_code: int = wire(INT16)
     api_keys: list[ApiVersion] = array(ApiVersion)
     throttle_time_ms: int = wire(INT32, since=1)
@@ -275,7 +275,7 @@ class FeatureUpdate(Part):
     upgrade_type: int = wire(INT8, since=1, default=1)
 
 
-class UpdateFeaturesRequest(Message, versions=(0, 2), flexible_since=0):
+class UpdateFeaturesRequest(ApiMessage, versions=(0, 2), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
     feature_updates: list[FeatureUpdate] = array(FeatureUpdate)
     validate_only: bool = wire(BOOL, since=1)
@@ -287,7 +287,7 @@ class UpdatableFeatureResult(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class UpdateFeaturesResponse(Message, versions=(0, 2), flexible_since=0):
+class UpdateFeaturesResponse(ApiMessage, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)

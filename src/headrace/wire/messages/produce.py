@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, Message, Part, array, wire
+from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, ApiMessage, Part, array, wire
 from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 
 
@@ -24,7 +24,7 @@ class TopicProduceData(Part):
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-class ProduceRequest(Message, versions=(3, 13), flexible_since=9):
+class ProduceRequest(ApiMessage, versions=(3, 13), flexible_since=9):
     transactional_id: str | None = wire(STRING, nullable=3, default=None)
     acks: int = wire(INT16)
     timeout_ms: int = wire(INT32)
@@ -53,7 +53,7 @@ class TopicProduceResponse(Part):
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
-class ProduceResponse(Message, versions=(3, 13), flexible_since=9):
+class ProduceResponse(ApiMessage, versions=(3, 13), flexible_since=9):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = wire(INT32)
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)

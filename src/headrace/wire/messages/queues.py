@@ -10,8 +10,8 @@ from headrace.wire.codec.schema import (
     INT64,
     RECORDS,
     STRING,
+    ApiMessage,
     Chunk,
-    Message,
     Part,
     array,
     wire,
@@ -30,7 +30,7 @@ class LeaseTopic(Part):
     partitions: list[int] = array(INT32)
 
 
-class LeaseRequest(Message, versions=(0, 0), flexible_since=0):
+class LeaseRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     """`member` is chosen by the client; only the member that holds a lease can settle it. `lease_ms` -1 is the lease
     duration of the subscription. Unless `must_exist`, a missing subscription is created. `max_messages` 0 removes the
     member."""
@@ -68,7 +68,7 @@ class LeaseTopicResponse(Part):
     partitions: list[LeasePartitionResponse] = array(LeasePartitionResponse)
 
 
-class LeaseResponse(Message, versions=(0, 0), flexible_since=0):
+class LeaseResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -87,7 +87,7 @@ class LeaseOffsetsRange(Part):
     last: int = wire(INT64)
 
 
-class LeaseOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
+class LeaseOffsetsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     """`lease_ms` -1 is the lease duration of the subscription."""
 
     subscription: str = wire(STRING)
@@ -98,7 +98,7 @@ class LeaseOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     wanted: list[LeaseOffsetsRange] = array(LeaseOffsetsRange)
 
 
-class LeaseOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
+class LeaseOffsetsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -138,7 +138,7 @@ class SettleTopic(Part):
     partitions: list[SettlePartition] = array(SettlePartition)
 
 
-class SettleRequest(Message, versions=(0, 0), flexible_since=0):
+class SettleRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     """An empty `member` is any member; then epoch -1 is the current one. With attempt -1 in addition, a message that is
     leased is settled by its id alone, even if it has been delivered again to another member."""
 
@@ -169,7 +169,7 @@ class SettleTopicResponse(Part):
     partitions: list[SettlePartitionResponse] = array(SettlePartitionResponse)
 
 
-class SettleResponse(Message, versions=(0, 0), flexible_since=0):
+class SettleResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -192,7 +192,7 @@ class AlterSubscriptionsTopic(Part):
     partitions: list[AlterSubscriptionsPartition] = array(AlterSubscriptionsPartition)
 
 
-class AlterSubscriptionsRequest(Message, versions=(0, 0), flexible_since=0):
+class AlterSubscriptionsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     subscription: str = wire(STRING)
     action: int = wire(INT8)
     topics: list[AlterSubscriptionsTopic] = array(AlterSubscriptionsTopic)
@@ -212,7 +212,7 @@ class AlterSubscriptionsTopicResponse(Part):
     partitions: list[AlterSubscriptionsPartitionResponse] = array(AlterSubscriptionsPartitionResponse)
 
 
-class AlterSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
+class AlterSubscriptionsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -228,7 +228,7 @@ class DescribeSubscriptionsTopic(Part):
     partitions: list[int] = array(INT32)
 
 
-class DescribeSubscriptionsRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribeSubscriptionsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     subscriptions: list[str] | None = array(STRING, nullable=0, default=None)
     topics: list[DescribeSubscriptionsTopic] = array(DescribeSubscriptionsTopic)
 
@@ -260,7 +260,7 @@ class DescribeSubscriptionsTopicResponse(Part):
     partitions: list[DescribeSubscriptionsPartitionResponse] = array(DescribeSubscriptionsPartitionResponse)
 
 
-class DescribeSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribeSubscriptionsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribeSubscriptionsTopicResponse] = array(DescribeSubscriptionsTopicResponse)
 
@@ -270,7 +270,7 @@ class DescribeSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
 # the leader also searches the acks log for the settlement or the last failure of each message.
 
 
-class MessageStatusRequest(Message, versions=(0, 0), flexible_since=0):
+class MessageStatusRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
     offsets: list[int] = array(INT64)
@@ -293,7 +293,7 @@ class SubscriptionStatus(Part):
     reason: str | None = wire(STRING, nullable=0, default=None)
 
 
-class MessageStatusResponse(Message, versions=(0, 0), flexible_since=0):
+class MessageStatusResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -305,7 +305,7 @@ class MessageStatusResponse(Message, versions=(0, 0), flexible_since=0):
 # the current version, the response has `is_changed` false and no content.
 
 
-class DescribePushesRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribePushesRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     version: str = wire(STRING, default="")
 
 
@@ -323,7 +323,7 @@ class DescribedPush(Part):
     topics: list[str] = array(STRING)
 
 
-class DescribePushesResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribePushesResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, ApiMessage, Part, array, wire
 
 # AlterPartitionReassignments (45): move partitions to other replicas; null cancels a reassignment. v1 adds
 # `allow_replication_factor_change`.
@@ -18,7 +18,7 @@ class ReassignableTopic(Part):
     partitions: list[ReassignablePartition] = array(ReassignablePartition)
 
 
-class AlterPartitionReassignmentsRequest(Message, versions=(0, 1), flexible_since=0):
+class AlterPartitionReassignmentsRequest(ApiMessage, versions=(0, 1), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
     allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
     topics: list[ReassignableTopic] = array(ReassignableTopic)
@@ -35,7 +35,7 @@ class ReassignableTopicResponse(Part):
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
 
 
-class AlterPartitionReassignmentsResponse(Message, versions=(0, 1), flexible_since=0):
+class AlterPartitionReassignmentsResponse(ApiMessage, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
     error_code: int = wire(INT16)
@@ -51,7 +51,7 @@ class ListPartitionReassignmentsTopics(Part):
     partition_indexes: list[int] = array(INT32)
 
 
-class ListPartitionReassignmentsRequest(Message, versions=(0, 0), flexible_since=0):
+class ListPartitionReassignmentsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(ListPartitionReassignmentsTopics, nullable=0)
 
@@ -68,7 +68,7 @@ class OngoingTopicReassignment(Part):
     partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
 
-class ListPartitionReassignmentsResponse(Message, versions=(0, 0), flexible_since=0):
+class ListPartitionReassignmentsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -84,7 +84,7 @@ class ElectLeadersTopic(Part):
     partitions: list[int] = array(INT32)
 
 
-class ElectLeadersRequest(Message, versions=(0, 2), flexible_since=2):
+class ElectLeadersRequest(ApiMessage, versions=(0, 2), flexible_since=2):
     election_type: int = wire(INT8, since=1)
     topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable=0)
     timeout_ms: int = wire(INT32, default=60_000)
@@ -101,7 +101,7 @@ class ReplicaElectionResult(Part):
     partition_result: list[PartitionResult] = array(PartitionResult)
 
 
-class ElectLeadersResponse(Message, versions=(0, 2), flexible_since=2):
+class ElectLeadersResponse(ApiMessage, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=1)
     replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
@@ -110,12 +110,12 @@ class ElectLeadersResponse(Message, versions=(0, 2), flexible_since=2):
 # DrainBroker (10000, Headrace): move all replicas off a broker, or end that.
 
 
-class DrainBrokerRequest(Message, versions=(0, 0), flexible_since=0):
+class DrainBrokerRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     broker_id: int = wire(INT32)
     is_drained: bool = wire(BOOL, default=True)
 
 
-class DrainBrokerResponse(Message, versions=(0, 0), flexible_since=0):
+class DrainBrokerResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -130,7 +130,7 @@ class DescribableLogDirTopic(Part):
     partitions: list[int] = array(INT32)
 
 
-class DescribeLogDirsRequest(Message, versions=(1, 5), flexible_since=2):
+class DescribeLogDirsRequest(ApiMessage, versions=(1, 5), flexible_since=2):
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=1, default=None)
 
 
@@ -155,7 +155,7 @@ class DescribeLogDirsResult(Part):
     is_cordoned: bool = wire(BOOL, since=5)
 
 
-class DescribeLogDirsResponse(Message, versions=(1, 5), flexible_since=2):
+class DescribeLogDirsResponse(ApiMessage, versions=(1, 5), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=3)
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, BYTES, FLOAT64, INT8, INT16, INT32, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, BYTES, FLOAT64, INT8, INT16, INT32, STRING, ApiMessage, Part, array, wire
 
 # SaslHandshake (17): choose the SASL mechanism. v1 has the same fields as v0, but other requests follow it.
 
 
-class SaslHandshakeRequest(Message, versions=(0, 1)):
+class SaslHandshakeRequest(ApiMessage, versions=(0, 1)):
     mechanism: str = wire(STRING)
 
 
-class SaslHandshakeResponse(Message, versions=(0, 1)):
+class SaslHandshakeResponse(ApiMessage, versions=(0, 1)):
     error_code: int = wire(INT16)
     mechanisms: list[str] = array(STRING)
 
@@ -22,7 +22,7 @@ class SaslHandshakeResponse(Message, versions=(0, 1)):
 LITERAL = 3
 
 
-class DescribeAclsRequest(Message, versions=(1, 3), flexible_since=2):
+class DescribeAclsRequest(ApiMessage, versions=(1, 3), flexible_since=2):
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(STRING, nullable=0, default=None)
     pattern_type_filter: int = wire(INT8, default=LITERAL)
@@ -46,7 +46,7 @@ class DescribeAclsResource(Part):
     acls: list[AclDescription] = array(AclDescription)
 
 
-class DescribeAclsResponse(Message, versions=(1, 3), flexible_since=2):
+class DescribeAclsResponse(ApiMessage, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -66,7 +66,7 @@ class AclCreation(Part):
     permission_type: int = wire(INT8)
 
 
-class CreateAclsRequest(Message, versions=(1, 3), flexible_since=2):
+class CreateAclsRequest(ApiMessage, versions=(1, 3), flexible_since=2):
     creations: list[AclCreation] = array(AclCreation)
 
 
@@ -75,7 +75,7 @@ class AclCreationResult(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class CreateAclsResponse(Message, versions=(1, 3), flexible_since=2):
+class CreateAclsResponse(ApiMessage, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     results: list[AclCreationResult] = array(AclCreationResult)
 
@@ -93,7 +93,7 @@ class DeleteAclsFilter(Part):
     permission_type: int = wire(INT8)
 
 
-class DeleteAclsRequest(Message, versions=(1, 3), flexible_since=2):
+class DeleteAclsRequest(ApiMessage, versions=(1, 3), flexible_since=2):
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
 
@@ -115,7 +115,7 @@ class DeleteAclsFilterResult(Part):
     matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
 
-class DeleteAclsResponse(Message, versions=(1, 3), flexible_since=2):
+class DeleteAclsResponse(ApiMessage, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
 
@@ -129,7 +129,7 @@ class ComponentData(Part):
     match: str | None = wire(STRING, nullable=0, default=None)
 
 
-class DescribeClientQuotasRequest(Message, versions=(0, 1), flexible_since=1):
+class DescribeClientQuotasRequest(ApiMessage, versions=(0, 1), flexible_since=1):
     components: list[ComponentData] = array(ComponentData)
     strict: bool = wire(BOOL)
 
@@ -149,7 +149,7 @@ class EntryData(Part):
     values: list[ValueData] = array(ValueData)
 
 
-class DescribeClientQuotasResponse(Message, versions=(0, 1), flexible_since=1):
+class DescribeClientQuotasResponse(ApiMessage, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -170,7 +170,7 @@ class AlteredEntry(Part):
     ops: list[OpData] = array(OpData)
 
 
-class AlterClientQuotasRequest(Message, versions=(0, 1), flexible_since=1):
+class AlterClientQuotasRequest(ApiMessage, versions=(0, 1), flexible_since=1):
     entries: list[AlteredEntry] = array(AlteredEntry)
     validate_only: bool = wire(BOOL)
 
@@ -181,7 +181,7 @@ class EntryResult(Part):
     entity: list[EntityData] = array(EntityData)
 
 
-class AlterClientQuotasResponse(Message, versions=(0, 1), flexible_since=1):
+class AlterClientQuotasResponse(ApiMessage, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
     entries: list[EntryResult] = array(EntryResult)
 
@@ -202,7 +202,7 @@ class ScramCredentialUpsertion(Part):
     salted_password: bytes = wire(BYTES)
 
 
-class AlterUserScramCredentialsRequest(Message, versions=(0, 0), flexible_since=0):
+class AlterUserScramCredentialsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
     upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
 
@@ -213,7 +213,7 @@ class AlterUserScramCredentialsResult(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class AlterUserScramCredentialsResponse(Message, versions=(0, 0), flexible_since=0):
+class AlterUserScramCredentialsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
 
@@ -225,7 +225,7 @@ class UserName(Part):
     name: str = wire(STRING)
 
 
-class DescribeUserScramCredentialsRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribeUserScramCredentialsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     users: list[UserName] | None = array(UserName, nullable=0)
 
 
@@ -241,7 +241,7 @@ class DescribeUserScramCredentialsResult(Part):
     credential_infos: list[CredentialInfo] = array(CredentialInfo)
 
 
-class DescribeUserScramCredentialsResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribeUserScramCredentialsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)

@@ -13,8 +13,8 @@ from headrace.wire.codec.schema import (
     RECORDS,
     STRING,
     UUID16,
+    ApiMessage,
     Chunk,
-    Message,
     Part,
     array,
     wire,
@@ -27,7 +27,7 @@ from headrace.wire.messages.metadata import NodeEndpoint
 # supported.
 
 
-class ShareGroupHeartbeatRequest(Message, versions=(1, 1), flexible_since=0):
+class ShareGroupHeartbeatRequest(ApiMessage, versions=(1, 1), flexible_since=0):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
@@ -35,7 +35,7 @@ class ShareGroupHeartbeatRequest(Message, versions=(1, 1), flexible_since=0):
     subscribed_topic_names: list[str] | None = array(STRING, nullable=0, default=None)
 
 
-class ShareGroupHeartbeatResponse(Message, versions=(1, 1), flexible_since=0):
+class ShareGroupHeartbeatResponse(ApiMessage, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -48,7 +48,7 @@ class ShareGroupHeartbeatResponse(Message, versions=(1, 1), flexible_since=0):
 # ShareGroupDescribe (77): return the state and the members of share groups. v0 was an early access version.
 
 
-class ShareGroupDescribeRequest(Message, versions=(1, 1), flexible_since=0):
+class ShareGroupDescribeRequest(ApiMessage, versions=(1, 1), flexible_since=0):
     group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL)
 
@@ -75,7 +75,7 @@ class DescribedShareGroup(Part):
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-class ShareGroupDescribeResponse(Message, versions=(1, 1), flexible_since=0):
+class ShareGroupDescribeResponse(ApiMessage, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribedShareGroup] = array(DescribedShareGroup)
 
@@ -110,7 +110,7 @@ class ShareForgottenTopic(Part):
     partitions: list[int] = array(INT32)
 
 
-class ShareFetchRequest(Message, versions=(1, 2), flexible_since=0):
+class ShareFetchRequest(ApiMessage, versions=(1, 2), flexible_since=0):
     group_id: str | None = wire(STRING, nullable=0, default=None)
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
@@ -152,7 +152,7 @@ class ShareFetchableTopicResponse(Part):
     partitions: list[ShareFetchPartitionData] = array(ShareFetchPartitionData)
 
 
-class ShareFetchResponse(Message, versions=(1, 2), flexible_since=0):
+class ShareFetchResponse(ApiMessage, versions=(1, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -175,7 +175,7 @@ class AcknowledgeTopic(Part):
     partitions: list[AcknowledgePartition] = array(AcknowledgePartition)
 
 
-class ShareAcknowledgeRequest(Message, versions=(1, 2), flexible_since=0):
+class ShareAcknowledgeRequest(ApiMessage, versions=(1, 2), flexible_since=0):
     group_id: str | None = wire(STRING, nullable=0, default=None)
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
@@ -195,7 +195,7 @@ class ShareAcknowledgeTopicResponse(Part):
     partitions: list[ShareAcknowledgePartitionData] = array(ShareAcknowledgePartitionData)
 
 
-class ShareAcknowledgeResponse(Message, versions=(1, 2), flexible_since=0):
+class ShareAcknowledgeResponse(ApiMessage, versions=(1, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -221,7 +221,7 @@ class DescribeShareGroupOffsetsRequestGroup(Part):
     )
 
 
-class DescribeShareGroupOffsetsRequest(Message, versions=(0, 1), flexible_since=0):
+class DescribeShareGroupOffsetsRequest(ApiMessage, versions=(0, 1), flexible_since=0):
     groups: list[DescribeShareGroupOffsetsRequestGroup] = array(DescribeShareGroupOffsetsRequestGroup)
 
 
@@ -247,7 +247,7 @@ class DescribeShareGroupOffsetsResponseGroup(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class DescribeShareGroupOffsetsResponse(Message, versions=(0, 1), flexible_since=0):
+class DescribeShareGroupOffsetsResponse(ApiMessage, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribeShareGroupOffsetsResponseGroup] = array(DescribeShareGroupOffsetsResponseGroup)
 
@@ -265,7 +265,7 @@ class AlterShareGroupOffsetsRequestTopic(Part):
     partitions: list[AlterShareGroupOffsetsRequestPartition] = array(AlterShareGroupOffsetsRequestPartition)
 
 
-class AlterShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
+class AlterShareGroupOffsetsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
     topics: list[AlterShareGroupOffsetsRequestTopic] = array(AlterShareGroupOffsetsRequestTopic)
 
@@ -282,7 +282,7 @@ class AlterShareGroupOffsetsResponseTopic(Part):
     partitions: list[AlterShareGroupOffsetsResponsePartition] = array(AlterShareGroupOffsetsResponsePartition)
 
 
-class AlterShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
+class AlterShareGroupOffsetsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -296,7 +296,7 @@ class DeleteShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
 
 
-class DeleteShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
+class DeleteShareGroupOffsetsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
     topics: list[DeleteShareGroupOffsetsRequestTopic] = array(DeleteShareGroupOffsetsRequestTopic)
 
@@ -308,7 +308,7 @@ class DeleteShareGroupOffsetsResponseTopic(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class DeleteShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
+class DeleteShareGroupOffsetsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, BYTES, INT16, INT32, INT64, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, BYTES, INT16, INT32, INT64, STRING, ApiMessage, Part, array, wire
 
 # CheckToken (10009): verify access tokens and return their scopes, in the order of the request. The request has the
 # hash of each secret, not the secret.
@@ -13,7 +13,7 @@ class PresentedToken(Part):
     hash: bytes = wire(BYTES)
 
 
-class CheckTokenRequest(Message, versions=(0, 0), flexible_since=0):
+class CheckTokenRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     tokens: list[PresentedToken] = array(PresentedToken)
 
 
@@ -30,7 +30,7 @@ class CheckedToken(Part):
     burst: int = wire(INT32, default=1)
 
 
-class CheckTokenResponse(Message, versions=(0, 0), flexible_since=0):
+class CheckTokenResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -53,12 +53,12 @@ class NewToken(Part):
     burst: int = wire(INT32, default=1)
 
 
-class AlterTokensRequest(Message, versions=(0, 0), flexible_since=0):
+class AlterTokensRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     create: list[NewToken] = array(NewToken)
     revoke: list[str] = array(STRING)
 
 
-class AlterTokensResponse(Message, versions=(0, 0), flexible_since=0):
+class AlterTokensResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     """`revoked` are the ids of `revoke` that existed."""
 
     throttle_time_ms: int = wire(INT32)
@@ -70,7 +70,7 @@ class AlterTokensResponse(Message, versions=(0, 0), flexible_since=0):
 # ListTokens (10011): list the access tokens, without their hashes.
 
 
-class ListTokensRequest(Message, versions=(0, 0), flexible_since=0):
+class ListTokensRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     pass
 
 
@@ -86,7 +86,7 @@ class ListedToken(Part):
     burst: int = wire(INT32, default=1)
 
 
-class ListTokensResponse(Message, versions=(0, 0), flexible_since=0):
+class ListTokensResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID16, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID16, ApiMessage, Part, array, wire
 
 # CreateTopics (19): create topics. v4 accepts -1 for the broker's defaults; v5 is flexible and returns the configs; v7
 # returns the topic id.
@@ -28,7 +28,7 @@ class CreatableTopic(Part):
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-class CreateTopicsRequest(Message, versions=(2, 7), flexible_since=5):
+class CreateTopicsRequest(ApiMessage, versions=(2, 7), flexible_since=5):
     topics: list[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = wire(INT32, default=60000)
     validate_only: bool = wire(BOOL)
@@ -53,7 +53,7 @@ class CreatableTopicResult(Part):
     configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5, nullable=5)
 
 
-class CreateTopicsResponse(Message, versions=(2, 7), flexible_since=5):
+class CreateTopicsResponse(ApiMessage, versions=(2, 7), flexible_since=5):
     throttle_time_ms: int = wire(INT32)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)
 
@@ -66,7 +66,7 @@ class DeleteTopicState(Part):
     topic_id: UUID = wire(UUID16)
 
 
-class DeleteTopicsRequest(Message, versions=(1, 6), flexible_since=4):
+class DeleteTopicsRequest(ApiMessage, versions=(1, 6), flexible_since=4):
     topic_names: list[str] = array(STRING, until=5)
     topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
     timeout_ms: int = wire(INT32)
@@ -79,7 +79,7 @@ class DeletableTopicResult(Part):
     error_message: str | None = wire(STRING, since=5, nullable=5, default=None)
 
 
-class DeleteTopicsResponse(Message, versions=(1, 6), flexible_since=4):
+class DeleteTopicsResponse(ApiMessage, versions=(1, 6), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
     responses: list[DeletableTopicResult] = array(DeletableTopicResult)
 
@@ -97,7 +97,7 @@ class CreatePartitionsTopic(Part):
     assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=0, default=None)
 
 
-class CreatePartitionsRequest(Message, versions=(0, 3), flexible_since=2):
+class CreatePartitionsRequest(ApiMessage, versions=(0, 3), flexible_since=2):
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = wire(INT32)
     validate_only: bool = wire(BOOL)
@@ -109,7 +109,7 @@ class CreatePartitionsTopicResult(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-class CreatePartitionsResponse(Message, versions=(0, 3), flexible_since=2):
+class CreatePartitionsResponse(ApiMessage, versions=(0, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
 
@@ -127,7 +127,7 @@ class DeleteRecordsTopic(Part):
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-class DeleteRecordsRequest(Message, versions=(0, 2), flexible_since=2):
+class DeleteRecordsRequest(ApiMessage, versions=(0, 2), flexible_since=2):
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = wire(INT32)
 
@@ -143,6 +143,6 @@ class DeleteRecordsTopicResult(Part):
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
-class DeleteRecordsResponse(Message, versions=(0, 2), flexible_since=2):
+class DeleteRecordsResponse(ApiMessage, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, ApiMessage, Part, array, wire
 
 # InitProducerId (22): allocate a producer id, or increment the epoch of a transactional producer. v2 is flexible; v3
 # lets a producer increment its own epoch; v4 adds PRODUCER_FENCED, v5 implicit transactions.
 
 
-class InitProducerIdRequest(Message, versions=(0, 5), flexible_since=2):
+class InitProducerIdRequest(ApiMessage, versions=(0, 5), flexible_since=2):
     transactional_id: str | None = wire(STRING, nullable=0, default=None)
     transaction_timeout_ms: int = wire(INT32)
     producer_id: int = wire(INT64, since=3, default=-1)
     producer_epoch: int = wire(INT16, since=3, default=-1)
 
 
-class InitProducerIdResponse(Message, versions=(0, 5), flexible_since=2):
+class InitProducerIdResponse(ApiMessage, versions=(0, 5), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     producer_id: int = wire(INT64, default=-1)
@@ -40,7 +40,7 @@ class AddPartitionsToTxnTransaction(Part):
     topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
 
 
-class AddPartitionsToTxnRequest(Message, versions=(0, 5), flexible_since=3):
+class AddPartitionsToTxnRequest(ApiMessage, versions=(0, 5), flexible_since=3):
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, since=4)
     v3_and_below_transactional_id: str = wire(STRING, until=3)
     v3_and_below_producer_id: int = wire(INT64, until=3)
@@ -63,7 +63,7 @@ class AddPartitionsToTxnResult(Part):
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
 
 
-class AddPartitionsToTxnResponse(Message, versions=(0, 5), flexible_since=3):
+class AddPartitionsToTxnResponse(ApiMessage, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=4)
     results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, since=4)
@@ -74,14 +74,14 @@ class AddPartitionsToTxnResponse(Message, versions=(0, 5), flexible_since=3):
 # TRANSACTION_ABORTABLE.
 
 
-class AddOffsetsToTxnRequest(Message, versions=(0, 4), flexible_since=3):
+class AddOffsetsToTxnRequest(ApiMessage, versions=(0, 4), flexible_since=3):
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
     group_id: str = wire(STRING)
 
 
-class AddOffsetsToTxnResponse(Message, versions=(0, 4), flexible_since=3):
+class AddOffsetsToTxnResponse(ApiMessage, versions=(0, 4), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
 
@@ -90,14 +90,14 @@ class AddOffsetsToTxnResponse(Message, versions=(0, 4), flexible_since=3):
 # v5 returns the producer id and epoch of the next transaction.
 
 
-class EndTxnRequest(Message, versions=(0, 5), flexible_since=3):
+class EndTxnRequest(ApiMessage, versions=(0, 5), flexible_since=3):
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
     committed: bool = wire(BOOL)
 
 
-class EndTxnResponse(Message, versions=(0, 5), flexible_since=3):
+class EndTxnResponse(ApiMessage, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     producer_id: int = wire(INT64, since=5, default=-1)
@@ -122,7 +122,7 @@ class WritableTxnMarker(Part):
     transaction_version: int = wire(INT8, since=2)
 
 
-class WriteTxnMarkersRequest(Message, versions=(1, 2), flexible_since=1):
+class WriteTxnMarkersRequest(ApiMessage, versions=(1, 2), flexible_since=1):
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 
 
@@ -141,7 +141,7 @@ class WritableTxnMarkerResult(Part):
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
-class WriteTxnMarkersResponse(Message, versions=(1, 2), flexible_since=1):
+class WriteTxnMarkersResponse(ApiMessage, versions=(1, 2), flexible_since=1):
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)
 
 
@@ -149,7 +149,7 @@ class WriteTxnMarkersResponse(Message, versions=(1, 2), flexible_since=1):
 # ms, v2 by a regular expression.
 
 
-class ListTransactionsRequest(Message, versions=(0, 2), flexible_since=0):
+class ListTransactionsRequest(ApiMessage, versions=(0, 2), flexible_since=0):
     state_filters: list[str] = array(STRING)
     producer_id_filters: list[int] = array(INT64)
     duration_filter: int = wire(INT64, since=1, default=-1)
@@ -162,7 +162,7 @@ class ListedTransactionState(Part):
     transaction_state: str = wire(STRING)
 
 
-class ListTransactionsResponse(Message, versions=(0, 2), flexible_since=0):
+class ListTransactionsResponse(ApiMessage, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     unknown_state_filters: list[str] = array(STRING)
@@ -172,7 +172,7 @@ class ListTransactionsResponse(Message, versions=(0, 2), flexible_since=0):
 # DescribeTransactions (65): return the coordinator's state of transactional ids.
 
 
-class DescribeTransactionsRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribeTransactionsRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     transactional_ids: list[str] = array(STRING)
 
 
@@ -192,7 +192,7 @@ class DescribedTransactionState(Part):
     topics: list[DescribeTransactionsTopic] = array(DescribeTransactionsTopic)
 
 
-class DescribeTransactionsResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribeTransactionsResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     transaction_states: list[DescribedTransactionState] = array(DescribedTransactionState)
 
@@ -205,7 +205,7 @@ class DescribeProducersTopic(Part):
     partition_indexes: list[int] = array(INT32)
 
 
-class DescribeProducersRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribeProducersRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic)
 
 
@@ -230,7 +230,7 @@ class DescribeProducersTopicResponse(Part):
     partitions: list[DescribeProducersPartitionResponse] = array(DescribeProducersPartitionResponse)
 
 
-class DescribeProducersResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribeProducersResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribeProducersTopicResponse] = array(DescribeProducersTopicResponse)
 
@@ -245,7 +245,7 @@ class BundleMember(Part):
     producer_epoch: int = wire(INT16)
 
 
-class EndBundleRequest(Message, versions=(0, 0), flexible_since=0):
+class EndBundleRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     """`sequence` applies to a commit only. `digest` identifies the content of the commit and is stored with it; it is
     empty if unknown."""
 
@@ -256,7 +256,7 @@ class EndBundleRequest(Message, versions=(0, 0), flexible_since=0):
     digest: str = wire(STRING, tag=0)
 
 
-class EndBundleResponse(Message, versions=(0, 0), flexible_since=0):
+class EndBundleResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     """`is_committed` is true after a commit by this or an earlier request with the same members. Otherwise, without an
     error, all open transactions of the members are aborted. `sequence` is the last committed one of the bundle."""
 
@@ -270,11 +270,11 @@ class EndBundleResponse(Message, versions=(0, 0), flexible_since=0):
 # DescribeBundle (10013, Headrace): return the last joint commit of a bundle. The coordinator of the bundle responds.
 
 
-class DescribeBundleRequest(Message, versions=(0, 0), flexible_since=0):
+class DescribeBundleRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     bundle: str = wire(STRING)
 
 
-class DescribeBundleResponse(Message, versions=(0, 0), flexible_since=0):
+class DescribeBundleResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     """`sequence` is -1 if the bundle has committed nothing or has expired. `digest` is that of the commit."""
 
     throttle_time_ms: int = wire(INT32)

@@ -14,19 +14,19 @@ from typing import Final
 from uuid import UUID
 
 from headrace.wire.codec.codec import RecordTypes
-from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, Message, Part, array, wire
+from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, ApiMessage, Part, array, wire
 
 
-class ConsumerGroupMetadataKey(Message, versions=(3, 3)):
+class ConsumerGroupMetadataKey(ApiMessage, versions=(3, 3)):
     group_id: str = wire(STRING)
 
 
-class ConsumerGroupMetadataValue(Message, versions=(0, 0), flexible_since=0):
+class ConsumerGroupMetadataValue(ApiMessage, versions=(0, 0), flexible_since=0):
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64, tag=0)
 
 
-class ConsumerGroupMemberMetadataKey(Message, versions=(5, 5)):
+class ConsumerGroupMemberMetadataKey(ApiMessage, versions=(5, 5)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
@@ -41,7 +41,7 @@ class ClassicMemberMetadata(Part):
     supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
 
 
-class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=0):
+class ConsumerGroupMemberMetadataValue(ApiMessage, versions=(0, 0), flexible_since=0):
     """`classic_member_metadata` is null unless the member uses the classic protocol."""
 
     instance_id: str | None = wire(STRING, nullable=0, default=None)
@@ -55,15 +55,15 @@ class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=
     classic_member_metadata: ClassicMemberMetadata | None = wire(ClassicMemberMetadata, nullable=0, tag=0, default=None)
 
 
-class ConsumerGroupTargetAssignmentMetadataKey(Message, versions=(6, 6)):
+class ConsumerGroupTargetAssignmentMetadataKey(ApiMessage, versions=(6, 6)):
     group_id: str = wire(STRING)
 
 
-class ConsumerGroupTargetAssignmentMetadataValue(Message, versions=(0, 0), flexible_since=0):
+class ConsumerGroupTargetAssignmentMetadataValue(ApiMessage, versions=(0, 0), flexible_since=0):
     assignment_epoch: int = wire(INT32)
 
 
-class ConsumerGroupTargetAssignmentMemberKey(Message, versions=(7, 7)):
+class ConsumerGroupTargetAssignmentMemberKey(ApiMessage, versions=(7, 7)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
@@ -73,11 +73,11 @@ class TargetPartitions(Part):
     partitions: list[int] = array(INT32)
 
 
-class ConsumerGroupTargetAssignmentMemberValue(Message, versions=(0, 0), flexible_since=0):
+class ConsumerGroupTargetAssignmentMemberValue(ApiMessage, versions=(0, 0), flexible_since=0):
     topic_partitions: list[TargetPartitions] = array(TargetPartitions)
 
 
-class ConsumerGroupCurrentMemberAssignmentKey(Message, versions=(8, 8)):
+class ConsumerGroupCurrentMemberAssignmentKey(ApiMessage, versions=(8, 8)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
@@ -90,7 +90,7 @@ class HeldPartitions(Part):
     assignment_epochs: list[int] | None = array(INT32, nullable=0, tag=0, default=None)
 
 
-class ConsumerGroupCurrentMemberAssignmentValue(Message, versions=(0, 0), flexible_since=0):
+class ConsumerGroupCurrentMemberAssignmentValue(ApiMessage, versions=(0, 0), flexible_since=0):
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
@@ -98,12 +98,12 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions=(0, 0), flexib
     partitions_pending_revocation: list[HeldPartitions] = array(HeldPartitions)
 
 
-class ConsumerGroupRegularExpressionKey(Message, versions=(16, 16)):
+class ConsumerGroupRegularExpressionKey(ApiMessage, versions=(16, 16)):
     group_id: str = wire(STRING)
     regular_expression: str = wire(STRING)
 
 
-class ConsumerGroupRegularExpressionValue(Message, versions=(0, 0), flexible_since=0):
+class ConsumerGroupRegularExpressionValue(ApiMessage, versions=(0, 0), flexible_since=0):
     topics: list[str] = array(STRING)
     version: int = wire(INT64)
     timestamp: int = wire(INT64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from headrace.wire.codec.codec import VERSION_BYTES, decode, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT32, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import BYTES, INT32, STRING, ApiMessage, Part, array, wire
 
 NEWEST_VERSION: Final = 3
 
@@ -21,7 +21,7 @@ class NamedTopicPartitions(Part):
     partitions: list[int] = array(INT32)
 
 
-class ConsumerProtocolSubscription(Message, versions=(0, 3)):
+class ConsumerProtocolSubscription(ApiMessage, versions=(0, 3)):
     topics: list[str] = array(STRING)
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
     owned_partitions: list[NamedTopicPartitions] = array(NamedTopicPartitions, since=1)
@@ -29,7 +29,7 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     rack_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
-class ConsumerProtocolAssignment(Message, versions=(0, 3)):
+class ConsumerProtocolAssignment(ApiMessage, versions=(0, 3)):
     assigned_partitions: list[NamedTopicPartitions] = array(NamedTopicPartitions)
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
 

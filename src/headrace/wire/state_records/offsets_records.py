@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT32, INT64, STRING, UUID16, Message, Part, array, wire
+from headrace.wire.codec.schema import BYTES, INT32, INT64, STRING, UUID16, ApiMessage, Part, array, wire
 
 _OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 4
@@ -20,13 +20,13 @@ _GROUP_KEY_VERSION: Final = 2
 _GROUP_VALUE_VERSION: Final = 3
 
 
-class OffsetCommitKey(Message, versions=(0, 1)):
+class OffsetCommitKey(ApiMessage, versions=(0, 1)):
     group: str = wire(STRING)
     topic: str = wire(STRING)
     partition: int = wire(INT32)
 
 
-class OffsetCommitValue(Message, versions=(0, 4), flexible_since=4):
+class OffsetCommitValue(ApiMessage, versions=(0, 4), flexible_since=4):
     """Only v1 has an expiry time; later, offsets expire with their group. v4 adds the topic id."""
 
     offset: int = wire(INT64)
@@ -37,7 +37,7 @@ class OffsetCommitValue(Message, versions=(0, 4), flexible_since=4):
     topic_id: UUID = wire(UUID16, since=4, tag=0)
 
 
-class GroupMetadataKey(Message, versions=(2, 2)):
+class GroupMetadataKey(ApiMessage, versions=(2, 2)):
     group: str = wire(STRING)
 
 
@@ -52,7 +52,7 @@ class GroupMemberMetadata(Part):
     assignment: bytes = wire(BYTES)
 
 
-class GroupMetadataValue(Message, versions=(0, 4), flexible_since=4):
+class GroupMetadataValue(ApiMessage, versions=(0, 4), flexible_since=4):
     protocol_type: str = wire(STRING)
     generation: int = wire(INT32)
     protocol: str | None = wire(STRING, nullable=0, default=None)

@@ -10,26 +10,26 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.wire.codec.codec import RecordTypes
-from headrace.wire.codec.schema import INT32, INT64, STRING, Message, array, wire
+from headrace.wire.codec.schema import INT32, INT64, STRING, ApiMessage, array, wire
 
 
-class ShareGroupMemberMetadataKey(Message, versions=(10, 10)):
+class ShareGroupMemberMetadataKey(ApiMessage, versions=(10, 10)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-class ShareGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=0):
+class ShareGroupMemberMetadataValue(ApiMessage, versions=(0, 0), flexible_since=0):
     rack_id: str | None = wire(STRING, nullable=0)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
     subscribed_topic_names: list[str] = array(STRING)
 
 
-class ShareGroupMetadataKey(Message, versions=(11, 11)):
+class ShareGroupMetadataKey(ApiMessage, versions=(11, 11)):
     group_id: str = wire(STRING)
 
 
-class ShareGroupMetadataValue(Message, versions=(0, 0), flexible_since=0):
+class ShareGroupMetadataValue(ApiMessage, versions=(0, 0), flexible_since=0):
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import INT8, INT16, INT32, INT64, STRING, Message, Part, array, wire
+from headrace.wire.codec.schema import INT8, INT16, INT32, INT64, STRING, ApiMessage, Part, array, wire
 
 EMPTY: Final = 0
 ONGOING: Final = 1
@@ -28,7 +28,7 @@ _BUNDLE_KEY_VERSION: Final = 1000
 _BUNDLE_VALUE_VERSION: Final = 0
 
 
-class TransactionKey(Message, versions=(0, 0)):
+class TransactionKey(ApiMessage, versions=(0, 0)):
     transactional_id: str = wire(STRING)
 
 
@@ -37,7 +37,7 @@ class TransactionPartitions(Part):
     partition_ids: list[int] = array(INT32)
 
 
-class TransactionValue(Message, versions=(0, 1), flexible_since=1):
+class TransactionValue(ApiMessage, versions=(0, 1), flexible_since=1):
     producer_id: int = wire(INT64)
     previous_producer_id: int = wire(INT64, since=1, tag=0, default=-1)
     next_producer_id: int = wire(INT64, since=1, tag=1, default=-1)
@@ -51,7 +51,7 @@ class TransactionValue(Message, versions=(0, 1), flexible_since=1):
     client_transaction_version: int = wire(INT16, since=1, tag=2)
 
 
-class BundleKey(Message, versions=(1000, 1000)):
+class BundleKey(ApiMessage, versions=(1000, 1000)):
     bundle: str = wire(STRING)
 
 
@@ -61,7 +61,7 @@ class StoredMember(Part):
     producer_epoch: int = wire(INT16)
 
 
-class BundleValue(Message, versions=(0, 0), flexible_since=0):
+class BundleValue(ApiMessage, versions=(0, 0), flexible_since=0):
     sequence: int = wire(INT64)
     members: list[StoredMember] = array(StoredMember)
     updated_ms: int = wire(INT64)
