@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, free_ports, wait_until
 
@@ -180,6 +181,38 @@ def test_a_worker_waits_for_its_broker(start_worker: StartWorker, broker: Broker
     with Client(broker.address) as client:
         client.publish("orders", {"id": 1})
         worker.wait_for("order 1")
+
+
+def test_worker_processes_are_restarted_and_stopped_together(start_worker: StartWorker, broker: BrokerProcess) -> None:
+    worker = start_worker("--processes", "2")
+    parent = psutil.Process(worker.process.pid)
+    wait_until(lambda: "ready processes=2" in (worker.folder / "ready.txt").read_text(), "both are ready")
+    first, second = parent.children()
+    first.kill()
+    wait_until(lambda: len({child.pid for child in parent.children()} - {first.pid}) == 2, "one takes its place")
+    with Client(broker.address) as client:
+        client.publish("orders", {"id": 1})
+        worker.wait_for("order 1")
+    children = parent.children()
+    worker.process.kill()
+    psutil.wait_procs(children, PATIENCE_SECONDS)
+    assert not any(child.is_running() for child in [*children, second])
+
+
+def test_changed_code_is_reloaded(start_worker: StartWorker, broker: BrokerProcess) -> None:
+    worker = start_worker("--reload")
+    wait_until(lambda: "ready processes=1" in (worker.folder / "ready.txt").read_text(), "it is ready")
+    path = worker.folder / "tasks.py"
+    code = path.read_text()
+    path.write_text("this is no program")
+    worker.wait_logged("waiting for a change")
+    path.write_text(code.replace("order {order['id']}", "changed {order['id']}"))
+    with Client(broker.address) as client:
+        worker.wait_logged("worker 0 is up again")
+        client.publish("orders", {"id": 1})
+        worker.wait_for("changed 1")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait_ended() == 0
 
 
 @pytest.mark.parametrize(

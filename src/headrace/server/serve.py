@@ -30,6 +30,7 @@ from headrace.runtime.network import SystemNetwork
 from headrace.runtime.permissions import exposure_warning
 from headrace.runtime.process_resources import raise_open_files_limit
 from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
+from headrace.server.child_process import stop_with_parent
 from headrace.server.data_layout import reject_multi_broker_folder
 from headrace.server.event_loop import HANG_SECONDS, LoopWatchdog
 from headrace.server.http_server import HttpServer
@@ -84,7 +85,7 @@ async def _serve(settings: ServeSettings) -> None:
     assert starting is not None
     _on_signal(starting.cancel)  # recovery or an unreachable registry may take long; stopping now is as safe as a crash
     if settings.is_child:
-        _stop_with_parent(stop)
+        stop_with_parent(stop.set)
 
     reject_multi_broker_folder(settings.data)
     disk.make_directory(settings.data)
@@ -142,17 +143,6 @@ def _warn_of_exposed_files(settings: ServeSettings) -> None:
 def _on_signal(callback: Callable[[], object]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, callback)
-
-
-def _stop_with_parent(stop: asyncio.Event) -> None:
-    """Stop when the parent exits. The parent never writes to the pipe at stdin, so it is readable only at its end."""
-    loop, pipe = asyncio.get_running_loop(), sys.stdin.fileno()
-
-    def parent_has_ended() -> None:
-        loop.remove_reader(pipe)
-        stop.set()
-
-    loop.add_reader(pipe, parent_has_ended)
 
 
 async def _listen(kafka_server: KafkaServer, settings: ServeSettings) -> tuple[str, int]:

@@ -28,6 +28,7 @@ from headrace.protocols.health.pages import HEALTH_PATHS, PATHS, HealthPages
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.entropy import SystemEntropy
 from headrace.sdk.async_client import AsyncClient
+from headrace.server.child_process import stop_with_parent
 from headrace.server.event_loop import LoopLag
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.process import add_process
@@ -54,6 +55,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool
     log_level: str
     log_format: LogFormat
+    is_child: bool = False
+    """Stop when the parent process ends."""
 
     def check(self) -> None:
         if self.health is not None and not self.insecure and not is_loopback(self.health[0]):
@@ -131,6 +134,8 @@ class AppProcess:
             )
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self._stop)
+            if settings.is_child:
+                stop_with_parent(self._stop)
             listener = await self._listen()
             lag = asyncio.get_running_loop().create_task(self._lag.run(), name="loop lag")
             try:

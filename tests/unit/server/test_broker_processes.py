@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -15,7 +12,7 @@ from headrace.cli.servers.serve import serve
 from headrace.model.errors import InvalidConfig
 from headrace.server import broker_processes as brokers
 from headrace.server import serve as main
-from headrace.server.broker_processes import BrokerProcess, BrokersSettings, command
+from headrace.server.broker_processes import BrokersSettings, command
 from headrace.server.data_layout import reject_multi_broker_folder, reject_single_broker_folder
 from headrace.server.settings import ServeSettings
 
@@ -129,63 +126,3 @@ def test_an_error_is_one_line_and_exits_with_1(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "d").touch()
     assert brokers.run_brokers(BrokersSettings(2, msgspec.structs.replace(settings, insecure=True))) == 1
     assert capsys.readouterr().err.startswith("error: [Errno")
-
-
-class Short(BrokerProcess):
-    """A broker whose lives and ends are given, each as the seconds that it ran and its status. Then all are stopped."""
-
-    def __init__(self, lives: Sequence[tuple[float, int]], last: int = 0) -> None:
-        super().__init__(ServeSettings())
-        self._clock = self  # type: ignore[assignment]
-        self._seconds = 0.0
-        self._lives = list(lives)
-        self._last = last
-        self.starts = 0
-
-    def monotonic(self) -> float:
-        return self._seconds
-
-    async def _run(self, stop: asyncio.Event) -> int:
-        self.starts += 1
-        if not self._lives:
-            stop.set()
-            return self._last
-        seconds, status = self._lives.pop(0)
-        self._seconds += seconds
-        return status
-
-
-@pytest.mark.parametrize(
-    ("broker", "starts", "is_in_order"),
-    [
-        (Short([]), 1, True),
-        (Short([(1.0, -9), (1.0, 1)]), 3, True),
-        (Short([(1.0, -9), (1.0, 1), (1.0, 70), (1.0, 1)]), 3, False),
-        (Short([(1.0, -9), (1.0, -9), (11.0, -9), (1.0, -9), (1.0, 0)]), 6, True),
-        (Short([(11.0, -9)] * 9), 10, True),
-        (Short([], last=-signal.SIGTERM), 1, True),
-        (Short([], last=-signal.SIGKILL), 1, False),
-        (Short([], last=1), 1, False),
-    ],
-)
-async def test_an_exited_broker_is_restarted_unless_it_exits_quickly_three_times_in_a_row(
-    broker: Short, starts: int, is_in_order: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(brokers, "BACK_OFF_SECONDS", 0.0)
-    stop = asyncio.Event()
-    assert await broker.supervise(stop) == is_in_order
-    assert broker.starts == starts
-    assert stop.is_set()
-
-
-async def test_all_brokers_stop_while_one_waits_for_its_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers, "BACK_OFF_SECONDS", 1000.0)
-    stop = asyncio.Event()
-    broker = Short([(1.0, -9)])
-    async with asyncio.TaskGroup() as group:
-        supervised = group.create_task(broker.supervise(stop))
-        while not broker.starts:
-            await asyncio.sleep(0)
-        stop.set()
-    assert supervised.result()
-    assert broker.starts == 1

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     help="Messages in work at a time, of each handler that does not set its own limit.",
 )
 @click.option(
+    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Run this many worker processes."
+)
+@click.option("--reload", is_flag=True, help="Restart the processes when a Python file below the folder changes.")
+@click.option("--child", is_flag=True, hidden=True, help="Stop when the parent process ends.")
+@click.option(
     "--pool",
     type=click.IntRange(1, 256),
     help="Processes for handlers with process=True; default: the number of CPUs.",
@@ -45,6 +50,9 @@ def worker(
     application: str,
     server: str,
     concurrency: int,
+    processes: int,
+    reload: bool,
+    child: bool,
     pool: int | None,
     grace: float,
     health: str | None,
@@ -59,6 +67,8 @@ def worker(
 
     \b
     headrace worker tasks:app --concurrency 32
+    headrace worker tasks:app --processes 4
+    headrace worker tasks:app --reload               while you develop
     """
     from headrace.server.settings import parse_address
     from headrace.server.worker import WorkerSettings, run_worker
@@ -74,6 +84,11 @@ def worker(
             insecure=insecure,
             log_level=log_level,
             log_format=log_format,
+            is_child=child,
         )
         settings.check()
-    return run_worker(settings)
+    if processes == 1 and not reload:
+        return run_worker(settings)
+    from headrace.server.worker_processes import run_worker_processes
+
+    return run_worker_processes(settings, processes, reload=reload)
