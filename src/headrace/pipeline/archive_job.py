@@ -71,6 +71,8 @@ class ArchiveTask(msgspec.Struct, frozen=True):
 
 
 class RangeUnavailable(msgspec.Struct, frozen=True):
+    """The range could not be read: retention removed it from the log."""
+
     why: str
 
 
@@ -300,6 +302,7 @@ class _ArchiveRound:
 
 
 def _discard(catalogue: ArchiveCatalogue, result: object) -> None:
+    """Delete a file that was written but not added to the manifest."""
     if isinstance(result, ArchivedFile) and catalogue.all_files.file_named(result.name) != result:
         catalogue.discard(result)
 

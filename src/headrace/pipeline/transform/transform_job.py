@@ -52,7 +52,7 @@ class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TopicSqlView(msgspec.Struct, frozen=True):
-    """A topic as a view, with options of the data source and an allowed lateness (`watermark`)."""
+    """A topic as a view, with options of the data source, and an allowed lateness (`watermark`) of a column."""
 
     name: str
     options: dict[str, str]
