@@ -29,7 +29,8 @@ import msgspec
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.display import Display, display_on
 from headrace.pipeline.job import Job, JobProgress, JobResult, find_job
-from headrace.pipeline.settings import InvalidPipeline, Mode, Pipeline, SettingsProblem
+from headrace.pipeline.listing import check_name
+from headrace.pipeline.settings import WITHOUT_FILE, InvalidPipeline, Mode, Pipeline, SettingsProblem
 from headrace.pipeline.spark_errors import is_of_spark, readable
 from headrace.pipeline.state import PipelineAlreadyRunning, Process, State, Status, WorkFolder
 from headrace.runtime.clock import Clock, SystemClock
@@ -79,6 +80,7 @@ def open_session(pipeline: Pipeline) -> Iterator[SparkSession]:
 def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: OpenSession = open_session) -> JobResult:
     """Run the pipeline until its job ends or a stop is requested."""
     job = make_job(pipeline)
+    check_name(pipeline)
     pipeline = msgspec.structs.replace(pipeline, mode=mode or pipeline.mode)
     clock = SystemClock()
     with ExitStack() as stack:
@@ -96,6 +98,7 @@ def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: Open
 def plan_pipeline(pipeline: Pipeline, *, sessions: OpenSession = open_session) -> list[str]:
     """What a run would do now, line by line. Changes nothing, and takes no lock."""
     job = make_job(pipeline)
+    check_name(pipeline)
     clock = SystemClock()
     with ExitStack() as stack:
         display = display_on(sys.stderr, pipeline.name, clock)
@@ -140,7 +143,7 @@ class PipelineRun:
             process=self._process,
             started_ms=clock.now_ms(),
             updated_ms=clock.now_ms(),
-            file=pipeline.file,
+            file=pipeline.file if pipeline.file == WITHOUT_FILE else str(Path(pipeline.file).absolute()),
             brokers=pipeline.brokers,
             master=pipeline.master,
         )

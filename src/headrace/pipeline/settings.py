@@ -174,6 +174,9 @@ BROKERS_DEFAULT: Final = "127.0.0.1:9092"
 WORK_FOLDERS: Final = "headrace-pipelines"
 """Next to the file: contains one work folder per pipeline, with its name."""
 
+WITHOUT_FILE: Final = "--set"
+"""In place of the file, for a pipeline that is defined on the command line."""
+
 Mode = Literal["once", "continuous"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -245,7 +248,7 @@ def pipeline_of_job(
 ) -> Pipeline:
     """A pipeline without a file: it has the name of its job and the settings of `changes`."""
     tables: dict[str, Any] = {"pipeline": {"name": job, "job": job}}
-    return _pipeline("--set", folder or Path.cwd(), tables, changes, brokers)
+    return _pipeline(WITHOUT_FILE, folder or Path.cwd(), tables, changes, brokers)
 
 
 def read_tables(path: Path) -> dict[str, Any]:
@@ -310,11 +313,11 @@ def _change(tables: dict[str, Any], changes: Sequence[str], kinds: Mapping[str, 
         table, _, key = path.strip().partition(".")
         if not separator or not key:
             raise InvalidPipeline(
-                [SettingsProblem("--set", "", text, "write TABLE.KEY=VALUE, such as pipeline.mode=once")]
+                [SettingsProblem(WITHOUT_FILE, "", text, "write TABLE.KEY=VALUE, such as pipeline.mode=once")]
             )
         if table not in kinds:
             what = f"there is no such table{near(table, kinds)}; there are {', '.join(kinds)}"
-            raise InvalidPipeline([SettingsProblem("--set", table, key, what)])
+            raise InvalidPipeline([SettingsProblem(WITHOUT_FILE, table, key, what)])
         inner = tables.setdefault(table, {})
         names, found = value_of(kinds[table], key, value.strip())
         for name in names[:-1]:
