@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
@@ -108,12 +108,15 @@ class ReplayJob(Job[ReplaySettings]):
 
     def problems(self) -> Sequence[str]:
         settings = self.settings
-        checks = {
+        checks: dict[str, Callable[[], object]] = {
             "from_time": lambda: _parse_time(settings.from_time),
             "to_time": lambda: _parse_time(settings.to_time),
             "transaction_timeout": lambda: parse_duration(settings.transaction_timeout),
-            "to": self._check_targets,
         }
+        if isinstance(settings.to, str):
+            checks["to"] = partial(check_topic_name, settings.to.replace("{topic}", "t"))
+        else:
+            checks |= {f"to.{topic}": partial(check_topic_name, target) for topic, target in settings.to.items()}
         found = [*wrong_topics(settings.topics), *failed_checks(checks)]
         if settings.chunk_records < 1:
             found.append("chunk_records: must be 1 or more")
@@ -223,11 +226,6 @@ class ReplayJob(Job[ReplaySettings]):
         if topic not in to:
             raise InvalidConfig(f"topic {topic!r} is selected, but `to` has no target for it")
         return check_topic_name(to[topic])
-
-    def _check_targets(self) -> None:
-        to = self.settings.to
-        for name in [to.replace("{topic}", "t")] if isinstance(to, str) else to.values():
-            check_topic_name(name)
 
     def _checked_count(self, source: SourceTopic, target: str, count: int | None) -> int:
         """The number of partitions that the target has, or will be created with."""

@@ -30,7 +30,7 @@ from headrace.model.errors import HeadraceError
 from headrace.pipeline.display import Display, display_on
 from headrace.pipeline.job import Job, JobProgress, JobResult, find_job
 from headrace.pipeline.listing import check_name
-from headrace.pipeline.settings import WITHOUT_FILE, InvalidPipeline, Mode, Pipeline, SettingsProblem
+from headrace.pipeline.settings import WITHOUT_FILE, Mode, Pipeline
 from headrace.pipeline.spark_errors import is_of_spark, readable
 from headrace.pipeline.state import PipelineAlreadyRunning, Process, State, Status, WorkFolder
 from headrace.runtime.clock import Clock, SystemClock
@@ -57,15 +57,7 @@ class RunFailed(HeadraceError):
 
 
 def make_job(pipeline: Pipeline) -> Job[Any]:
-    """Create the job; raises `InvalidPipeline` if its settings are invalid."""
-    try:
-        job = find_job(pipeline.job)(pipeline.settings, pipeline.folder)
-        problems = [SettingsProblem(pipeline.file, pipeline.job, "", what) for what in job.problems()]
-    except (HeadraceError, ValueError) as error:
-        problems = [SettingsProblem(pipeline.file, pipeline.job, "", str(error))]
-    if problems:
-        raise InvalidPipeline(problems)
-    return job
+    return find_job(pipeline.job)(pipeline.settings, pipeline.folder)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_settings_that_the_job_rejects_are_reported_before_anything_is_created(
 ) -> None:
     monkeypatch.setattr(FakeJob, "wrong", ["no such thing"])
     with pytest.raises(InvalidPipeline, match=r"orders.toml: \[fake\]: no such thing"):
-        run_pipeline(pipeline)
+        run_pipeline(read_pipeline(Path(pipeline.file)))
     assert not pipeline.work.exists()
 
 
