@@ -80,7 +80,9 @@ def check_name(pipeline: Pipeline) -> None:
     for path in (*sorted(pipeline.folder.glob("*.toml")), Path(last)):
         table = None if path.resolve() == own else _pipeline_table(path)
         if table is not None and _work_of(path, table).resolve() == work:
-            raise PipelineNameTaken(f"{path} has the work folder {pipeline.work}, too; {_rename(pipeline)}")
+            raise PipelineNameTaken(
+                f"the work folder {pipeline.work} belongs to the pipeline in {path}; {_rename(pipeline)}"
+            )
     if last == WITHOUT_FILE != pipeline.file:
         raise PipelineNameTaken(
             f"the work folder {pipeline.work} belongs to a pipeline without a file, which ran with --set; "

@@ -11,7 +11,9 @@ from typing import Final
 
 from headrace.model.errors import InvalidConfig
 
-_TOKEN: Final = re.compile(r"""\s+|`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|.""", re.DOTALL)
+_TOKEN: Final = re.compile(
+    r"""\s+|--[^\n]*|/\*.*?\*/|`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\w+|.""", re.DOTALL
+)
 _TYPES: Final = """
     boolean tinyint byte smallint short int integer bigint long float real double date timestamp timestamp_ntz
     timestamp_ltz time string decimal dec numeric char character varchar void variant
@@ -39,7 +41,9 @@ class _Unexpected(Exception):
 
 class _SchemaParser:
     def __init__(self, text: str) -> None:
-        self._tokens = [token for token in _TOKEN.findall(text) if not token.isspace()]
+        self._tokens = [
+            token for token in _TOKEN.findall(text) if not token.isspace() and not token.startswith(("--", "/*"))
+        ]
         self._at = 0
 
     def parse(self) -> None:
@@ -78,6 +82,8 @@ class _SchemaParser:
         token = self._tokens[self._at] if self._at < len(self._tokens) else ""
         if re.fullmatch(r"\w+|`.+`", token, re.DOTALL) is None:
             raise _Unexpected(f"{what} is missing{f' before {token!r}' if token else ' at the end'}")
+        if not token.isascii() and not token.startswith("`"):
+            raise _Unexpected(f"{token} must be in backticks: `{token}`")
         self._at += 1
         return token
 
@@ -123,7 +129,9 @@ class _SchemaParser:
     def _suffix(self, name: str) -> None:
         if name == "string" and self._take("collate"):
             self._word("the collation")
-        if name in ("time", "timestamp") and self._take("with", "without"):
-            self._take("local")
-            self._expect("time", "WITH or WITHOUT")
-            self._expect("zone", "TIME")
+        if name == "timestamp" and self._take("with"):
+            self._expect("local", "WITH")
+        elif name not in ("time", "timestamp") or not self._take("without"):
+            return
+        self._expect("time", "the type")
+        self._expect("zone", "TIME")

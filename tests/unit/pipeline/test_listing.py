@@ -61,7 +61,7 @@ def ran(pipeline: Pipeline) -> Pipeline:
 def test_a_run_without_a_file_does_not_take_the_name_of_a_file(tmp_path: Path, written: Callable[..., Path]) -> None:
     filed = ran(read_pipeline(written(TOML.replace('"orders"', '"fake"', 1), "f.toml")))
     before = WorkFolder(filed.work).status()
-    with pytest.raises(PipelineNameTaken, match=r"f\.toml has the work folder .*; add --set pipeline\.name=NAME"):
+    with pytest.raises(PipelineNameTaken, match=r"belongs to the pipeline in .*f\.toml; add --set pipeline\.name=NAME"):
         run_pipeline(pipeline_of_job("fake", ["fake.topics=a"], folder=tmp_path))
     with pytest.raises(PipelineNameTaken):
         plan_pipeline(pipeline_of_job("fake", ["fake.topics=a"], folder=tmp_path))
@@ -86,14 +86,14 @@ def test_two_files_do_not_share_a_work_folder(tmp_path: Path, written: Callable[
     first = read_pipeline(written(TOML))
     ran(first)
     second = read_pipeline(written(TOML, "twin.toml"))
-    with pytest.raises(PipelineNameTaken, match=r"orders\.toml has the work folder"):
+    with pytest.raises(PipelineNameTaken, match=r"belongs to the pipeline in .*orders\.toml"):
         run_pipeline(second)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     Path(second.file).rename(elsewhere / "orders.toml")
     work = first.work.absolute()
     distant = read_pipeline(elsewhere / "orders.toml", [f"pipeline.work={work}"])
-    with pytest.raises(PipelineNameTaken, match=r"orders\.toml has the work folder"):
+    with pytest.raises(PipelineNameTaken, match=r"belongs to the pipeline in .*orders\.toml"):
         run_pipeline(distant)
 
 

@@ -16,7 +16,8 @@ from headrace.spark.json_schema import check_json_schema
         "id: BIGINT NOT NULL COMMENT 'the order, as text', amount decimal(10, 2)",
         "items ARRAY<STRUCT<name: STRING, tags: ARRAY<STRING>>>, `odd ``name``` INT",
         "a CHAR(3), b VARCHAR(10), c DECIMAL, d TIMESTAMP_NTZ, e TIMESTAMP WITHOUT TIME ZONE",
-        "f STRING COLLATE UTF8_LCASE",
+        "f STRING COLLATE UTF8_LCASE, `größe` INT, a TIMESTAMP WITH LOCAL TIME ZONE",
+        "id LONG -- the order\n, /* no more */ amount DOUBLE",
         "g INTERVAL DAY TO SECOND,\n date DATE, timestamp TIMESTAMP",
     ],
 )
@@ -43,6 +44,8 @@ def test_schemas_of_spark_are_accepted(schema: str) -> None:
         ("a DECIMAL(x)", "'x' in DECIMAL(...) is not a number"),
         ("a LONG NOT", "'null' is missing after NOT"),
         ("a MAP<STRING, INT>", "the type of the column a is MAP, and JSON has no such type"),
+        ("größe INT", "größe must be in backticks: `größe`"),
+        ("a TIMESTAMP WITH TIME ZONE", "'local' is missing after WITH"),
         ('{"type": "record"}', "the name of a column is missing before '{'"),
     ],
 )
