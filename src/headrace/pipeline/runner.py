@@ -156,9 +156,11 @@ class PipelineRun:
         if self._spark is None:
             note = f"starting Spark on {self._pipeline.master}"
             self._display.write_line(note)
-            self._change_status(progress=msgspec.structs.replace(self._status.progress or JobProgress(0), note=note))
+            before = self._status.progress or JobProgress(0)
+            self._change_status(progress=msgspec.structs.replace(before, note=note))
             with _output_to(self._descriptor):
                 self._spark = self._stack.enter_context(self._sessions(self._pipeline))
+            self._change_status(progress=before)
             self._handle_signals()  # Spark has installed its own handler
         return self._spark
 

@@ -352,7 +352,7 @@ def test_a_task_sees_files_archived_since_the_previous_task(
         ({"from_time": "yesterday"}, "from_time: 'yesterday' is not a time"),
         ({"to_time": "12"}, None),
         ({"to": "a b"}, "to: Topic name is invalid"),
-        ({"to": {"orders": "a b"}}, "to: Topic name is invalid"),
+        ({"to": {"orders": "a b"}}, "to.orders: Topic name is invalid"),
         ({"chunk_records": 0}, "chunk_records: must be 1 or more"),
         ({"transaction_timeout": "long"}, "transaction_timeout: 'long' is not a duration"),
     ],

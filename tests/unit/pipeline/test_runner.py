@@ -313,16 +313,20 @@ def test_the_status_stays_current_while_the_job_reports_nothing(
     assert status_of(pipeline).state == "stopped"
 
 
-def test_the_status_has_progress_while_spark_starts(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_the_status_says_that_spark_starts(
+    pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.001)
+    starting = JobProgress(1, 4, note="starting Spark on local[*]")
+
     class Slow(FakeSpark):
         def open(self, pipeline: Pipeline) -> Any:
-            wait_until(lambda: status_of(pipeline).progress is not None, "progress is written")
-            progress = status_of(pipeline).progress
-            assert progress == JobProgress(1, 4, note="starting Spark on local[*]")
+            wait_until(lambda: status_of(pipeline).progress == starting, "it is written")
             return super().open(pipeline)
 
     def work(run: JobRun) -> JobResult:
         assert run.spark is not None
+        wait_until(lambda: status_of(pipeline).progress == JobProgress(1, 4), "Spark has started")
         return DONE
 
     does(work)

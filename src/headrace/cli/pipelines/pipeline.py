@@ -93,7 +93,7 @@ def init(job: str, file: str) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @output_option
 def lint(files: Sequence[str], output: str | None) -> int:
-    """Check files without brokers and Spark; the exit code is 1 if any is invalid."""
+    """Report all errors of the files, without brokers and Spark; the exit code is 1 if there are any."""
     from headrace.pipeline.settings import InvalidPipeline, read_pipeline
 
     problems: list[SettingsProblem] = []
@@ -139,6 +139,7 @@ def run(
 ) -> int:
     """Run the pipeline in FILE, or JOB without a file and configured with --set.
 
+    Without a file, the name of the pipeline is JOB; --set pipeline.name=NAME gives it a status and a state of its own.
     SIGTERM or Ctrl-C completes the work in progress and stops; a second Ctrl-C stops immediately. The next run resumes
     where this one stopped. The exit code is 1 if the run failed, or if an audit has findings.
     """
