@@ -200,6 +200,8 @@ def test_values_are_decoded_by_a_schema(spark: SparkSession, broker: BrokerProce
 def test_a_wrong_option_is_reported_in_one_sentence(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
     with pytest.raises(Exception, match=r"there is no option 'startingoffset'; did you mean startingOffsets\?"):
         batch(spark, broker, topic, startingOffset="earliest")
+    with pytest.raises(Exception, match=r"valueSchema is not a list of columns .*: the type of the column id is NUMBR"):
+        batch(spark, broker, topic, valueFormat="json", valueSchema="id NUMBR")
     with pytest.raises(Exception, match=f"there is no topic '{topic}'"):
         batch(spark, broker, topic).collect()
 

@@ -33,7 +33,7 @@ from headrace.columns.scan import scan
 from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import OffsetOutOfRange
-from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun, failed_checks
+from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun, failed_checks, repeat
 from headrace.pipeline.settings import parse_size
 from headrace.pipeline.spark_tasks import SparkTaskPool, run_task
 from headrace.pipeline.topic_selection import location_of, log_bytes, topic_ids, topic_names, wrong_topics
@@ -71,6 +71,8 @@ class ArchiveTask(msgspec.Struct, frozen=True):
 
 
 class RangeUnavailable(msgspec.Struct, frozen=True):
+    """The range could not be read: retention removed it from the log."""
+
     why: str
 
 
@@ -82,6 +84,33 @@ def run_archive_task(task: ArchiveTask) -> ArchivedFile | RangeUnavailable:
         return write_file(open_storage(task.location), subject, rows, task.rules)
     except OffsetOutOfRange as error:
         return RangeUnavailable(error.message)
+
+
+class ArchiveTotals(msgspec.Struct):
+    """What a run has archived so far, over all its rounds. `offsets`: the archived offsets, `pending`: the offsets that
+    are in the log and not in the archive yet."""
+
+    is_continuous: bool = False
+    records: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    merged: int = 0
+    offsets: int = 0
+    pending: int = 0
+
+    def add(self, file: ArchivedFile, offsets: int) -> None:
+        self.files += 1
+        self.records += file.records
+        self.size_bytes += file.bytes
+        self.offsets += offsets
+        self.pending -= offsets
+
+    def progress(self, *, is_round_over: bool = False) -> JobProgress:
+        total = None if self.is_continuous else self.offsets + self.pending
+        note = f"{self.files} files, {self.size_bytes} bytes"
+        if self.is_continuous and is_round_over and self.pending:
+            note += "; waiting for a full file or flush_interval"
+        return JobProgress(self.offsets, total, "offsets", note, lag=self.pending)
 
 
 class PendingRange(msgspec.Struct, frozen=True):
@@ -122,46 +151,53 @@ class ArchiveJob(Job[ArchiveSettings]):
         return lines or ["nothing to archive: the archive is up to date"]
 
     def once(self, run: JobRun) -> JobResult:
-        return self._archive_round(run, whole_only=False, files_min=2)
+        return self._archive_round(run, ArchiveTotals(), whole_only=False, files_min=2)
 
     def continuously(self, run: JobRun, trigger_seconds: float) -> JobResult:
         interval = parse_duration(self.settings.flush_interval) / 1000
         flushed_at = self._clock.monotonic()
-        files = records = 0
-        while True:
+        totals = ArchiveTotals(is_continuous=True)
+
+        def work() -> JobResult:
+            nonlocal flushed_at
             is_due = self._clock.monotonic() - flushed_at >= interval
-            result = self._archive_round(run, whole_only=not is_due, files_min=_FILES_TO_COMPACT)
-            files, records = files + int(result.figures["files"]), records + int(result.figures["records"])
+            result = self._archive_round(run, totals, whole_only=not is_due, files_min=_FILES_TO_COMPACT)
             if is_due:
                 flushed_at = self._clock.monotonic()
-            if not run.stop_requested:
-                run.wait(trigger_seconds)
-            if run.stop_requested:
-                return JobResult(True, f"{records} records in {files} files", {"records": records, "files": files})
+            return result
+
+        return repeat(run, trigger_seconds, work)
 
     # --- one round ---
 
-    def _archive_round(self, run: JobRun, *, whole_only: bool, files_min: int) -> JobResult:
+    def _archive_round(self, run: JobRun, totals: ArchiveTotals, *, whole_only: bool, files_min: int) -> JobResult:
         """Archive what is available now. After a conflict with another writer, plan again."""
         archive = Archive(self._location)
-        work = _ArchiveRound(run, archive, self._group(run), skips=self.settings.on_data_loss == "skip")
+        work = _ArchiveRound(run, archive, self._group(run), totals, skips=self.settings.on_data_loss == "skip")
         while work.must_replan and not run.stop_requested:
             ranges = list(self._pending_ranges(run, archive))
             _commit(run.brokers, self._group(run), {pending.target: pending.start for pending in ranges})
+            totals.pending = sum(pending.end - pending.start for pending in ranges)
             work.open({pending.target.topic for pending in ranges}, self._clock.now_ms())
             work.do([list(self._tasks(run, pending, whole_only)) for pending in ranges])
-        merged = 0
         if self.settings.compact and not run.stop_requested:
             for catalogue in work.catalogues.values():
                 size = parse_size(self.settings.file_bytes)
-                merged += sum(1 for _ in compact(catalogue, size, self._rules, files_min=files_min))
+                totals.merged += sum(1 for _ in compact(catalogue, size, self._rules, files_min=files_min))
+        run.report_progress(totals.progress(is_round_over=True))
+        return self._result(totals)
+
+    def _result(self, totals: ArchiveTotals) -> JobResult:
         figures: dict[str, int | float | str] = {
-            "records": work.records,
-            "files": work.files,
-            "bytes": work.size_bytes,
-            "merged": merged,
+            "records": totals.records,
+            "files": totals.files,
+            "bytes": totals.size_bytes,
+            "merged": totals.merged,
         }
-        return JobResult(True, f"{work.records} records in {work.files} files, {work.size_bytes} bytes", figures)
+        summary = f"{totals.records} records in {totals.files} files, {totals.size_bytes} bytes"
+        if totals.pending:
+            summary += f"; {totals.pending} offsets are not archived yet, the next run archives them"
+        return JobResult(True, summary, figures)
 
     def _pending_ranges(self, run: JobRun, archive: Archive) -> Iterator[PendingRange]:
         topics = topic_ids(run.brokers, topic_names(run.brokers, self.settings.topics))
@@ -219,15 +255,14 @@ class ArchiveJob(Job[ArchiveSettings]):
 
 
 class _ArchiveRound:
-    def __init__(self, run: JobRun, archive: Archive, group: str, *, skips: bool) -> None:
+    def __init__(self, run: JobRun, archive: Archive, group: str, totals: ArchiveTotals, *, skips: bool) -> None:
         self.must_replan = True
-        self.records = self.files = self.size_bytes = 0
         self._run = run
         self._archive = archive
         self.catalogues: dict[str, ArchiveCatalogue] = {}
         self._group = group
+        self._totals = totals
         self._skips = skips
-        self._done = self._total = 0
 
     def open(self, topics: Iterable[str], now_ms: int) -> None:
         """Load the current catalogues, and remove files that failed processes left behind."""
@@ -243,7 +278,7 @@ class _ArchiveRound:
         ordered = [task for turn in zip_longest(*tasks) for task in turn if task is not None]
         if not ordered:
             return
-        self._total = self._done + sum(task.offsets for task in ordered)
+        self._run.report_progress(self._totals.progress())
         running: list[tuple[ArchiveTask, Future[ArchivedFile | RangeUnavailable]]] = []
         try:
             with SparkTaskPool(self._run.spark, f"{self._run.name}: archive") as pool:
@@ -286,13 +321,8 @@ class _ArchiveRound:
             )
         catalogue.add(topic_id, [file], gaps=self._skips)
         self._commit(catalogue)
-        self.files += 1
-        self.records += file.records
-        self.size_bytes += file.bytes
-        self._done += task.offsets
-        self._run.report_progress(
-            JobProgress(self._done, self._total, note=f"{self.files} files, {self.size_bytes} bytes")
-        )
+        self._totals.add(file, task.offsets)
+        self._run.report_progress(self._totals.progress())
 
     def _commit(self, catalogue: ArchiveCatalogue) -> None:
         ends = {TopicPartition(catalogue.topic, p): catalogue.end_offset(p) for p in catalogue.partitions}
@@ -300,6 +330,7 @@ class _ArchiveRound:
 
 
 def _discard(catalogue: ArchiveCatalogue, result: object) -> None:
+    """Delete a file that was written but not added to the manifest."""
     if isinstance(result, ArchivedFile) and catalogue.all_files.file_named(result.name) != result:
         catalogue.discard(result)
 

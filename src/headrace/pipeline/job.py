@@ -59,7 +59,8 @@ class JobRun(Protocol):
         """The session, started at the first use, which takes seconds."""
 
     def report_progress(self, progress: JobProgress) -> None:
-        """Display the progress, and store it for `headrace pipeline status`."""
+        """Display the progress; the runner writes it to the status within a second. A continuous job counts over all
+        its rounds, and reports also when a round finds nothing to do."""
 
     @property
     def stop_requested(self) -> bool:
@@ -92,14 +93,19 @@ class Job(ABC, Generic[Settings]):
         """Process everything that is available now."""
 
     def continuously(self, run: JobRun, trigger_seconds: float) -> JobResult:
-        """Repeat `once` until a stop is requested."""
-        while True:
-            result = self.once(run)
-            if run.stop_requested or not result.ok:
-                return result
-            run.wait(trigger_seconds)
-            if run.stop_requested:
-                return result
+        """Repeat `once` until a stop is requested. The result is that of the last time."""
+        return repeat(run, trigger_seconds, lambda: self.once(run))
+
+
+def repeat(run: JobRun, trigger_seconds: float, work: Callable[[], JobResult]) -> JobResult:
+    """Repeat `work` until a stop is requested or it fails, and return its last result."""
+    while True:
+        result = work()
+        if run.stop_requested or not result.ok:
+            return result
+        run.wait(trigger_seconds)
+        if run.stop_requested:
+            return result
 
 
 def failed_checks(checks: Mapping[str, Callable[[], object]]) -> Iterator[str]:

@@ -9,12 +9,25 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.job import JOBS
-from headrace.pipeline.settings import WORK_FOLDERS, InvalidPipeline, PipelineTable, near, read_tables, work_folder
-from headrace.pipeline.state import Status, WorkFolder
+from headrace.pipeline.settings import (
+    WITHOUT_FILE,
+    WORK_FOLDERS,
+    InvalidPipeline,
+    Pipeline,
+    PipelineTable,
+    near,
+    read_tables,
+    work_folder,
+)
+from headrace.pipeline.state import StateUnreadable, Status, WorkFolder
 
 
 class NoSuchPipeline(HeadraceError):
     """No file and no work folder has this name."""
+
+
+class PipelineNameTaken(HeadraceError):
+    """The work folder of the pipeline belongs to another pipeline of the same name."""
 
 
 class ListedPipeline(msgspec.Struct, frozen=True):
@@ -55,15 +68,61 @@ def find_pipeline(target: str, folder: Path) -> ListedPipeline:
     return named[0]
 
 
+def check_name(pipeline: Pipeline) -> None:
+    """Raise PipelineNameTaken if another file has the pipeline's work folder, or the last run there had no file.
+
+    A work folder has one status and one state of a job: two pipelines would overwrite each other's. A file that was
+    renamed or moved with its work folder keeps it, because its old path no longer exists.
+    """
+    work = pipeline.work.resolve()
+    own = None if pipeline.file == WITHOUT_FILE else Path(pipeline.file).resolve()
+    last = _last_file(work)
+    for path in (*sorted(pipeline.folder.glob("*.toml")), Path(last)):
+        table = None if path.resolve() == own else _pipeline_table(path)
+        if table is not None and _work_of(path, table).resolve() == work:
+            raise PipelineNameTaken(
+                f"the work folder {pipeline.work} belongs to the pipeline in {path}; {_rename(pipeline)}"
+            )
+    if last == WITHOUT_FILE != pipeline.file:
+        raise PipelineNameTaken(
+            f"the work folder {pipeline.work} belongs to a pipeline without a file, which ran with --set; "
+            f"{_rename(pipeline)}, or remove {WorkFolder(work).status_file} to continue its work with this file"
+        )
+
+
+def _last_file(work: Path) -> str:
+    """The file of the last run; empty if it is unknown."""
+    try:
+        status = WorkFolder(work).status()
+    except StateUnreadable:  # the next run writes it again
+        return ""
+    return "" if status is None else status.file
+
+
+def _rename(pipeline: Pipeline) -> str:
+    is_file = pipeline.file != WITHOUT_FILE
+    return f"set another name in [pipeline] of {pipeline.file}" if is_file else "add --set pipeline.name=NAME"
+
+
 def _of_file(path: Path) -> ListedPipeline | None:
+    table = _pipeline_table(path)
+    if table is None:
+        return None
+    work = _work_of(path, table)
+    return ListedPipeline(table.name, table.job, table.mode, str(path), work, WorkFolder(work).status())
+
+
+def _pipeline_table(path: Path) -> PipelineTable | None:
+    """The table [pipeline] of a file; None if it is not the file of a pipeline."""
     try:
         table = msgspec.convert(read_tables(path).get("pipeline"), PipelineTable)
     except (InvalidPipeline, msgspec.ValidationError):
         return None
-    if table.job not in JOBS:
-        return None
-    work = work_folder(path.absolute().parent, table.name, table.work)
-    return ListedPipeline(table.name, table.job, table.mode, str(path), work, WorkFolder(work).status())
+    return table if table.job in JOBS else None
+
+
+def _work_of(path: Path, table: PipelineTable) -> Path:
+    return work_folder(path.absolute().parent, table.name, table.work)
 
 
 def _of_work_folders(folder: Path) -> Iterator[ListedPipeline]:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import InvalidConfig, InvalidPartitions, UnknownTopicOrPartition
 from headrace.model.names import check_topic_name
-from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun, failed_checks
+from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun, failed_checks, repeat
 from headrace.pipeline.replay_task import (
     ReplayAccount,
     ReplayRoute,
@@ -80,6 +80,25 @@ class PartitionReplay(msgspec.Struct, frozen=True):
     end: int
 
 
+class ReplayTotals(msgspec.Struct):
+    """What a run has replayed so far, over all its rounds. `pending`: the offsets that are still to be replayed."""
+
+    is_continuous: bool = False
+    records: int = 0
+    offsets: int = 0
+    pending: int = 0
+
+    def add(self, records: int, offsets: int) -> None:
+        self.records += records
+        self.offsets += offsets
+        self.pending -= offsets
+
+    @property
+    def progress(self) -> JobProgress:
+        total = None if self.is_continuous else self.offsets + self.pending
+        return JobProgress(self.offsets, total, "offsets", f"{self.records} records", lag=self.pending)
+
+
 class ReplayJob(Job[ReplaySettings]):
     settings_type = ReplaySettings
 
@@ -89,12 +108,15 @@ class ReplayJob(Job[ReplaySettings]):
 
     def problems(self) -> Sequence[str]:
         settings = self.settings
-        checks = {
+        checks: dict[str, Callable[[], object]] = {
             "from_time": lambda: _parse_time(settings.from_time),
             "to_time": lambda: _parse_time(settings.to_time),
             "transaction_timeout": lambda: parse_duration(settings.transaction_timeout),
-            "to": self._check_targets,
         }
+        if isinstance(settings.to, str):
+            checks["to"] = partial(check_topic_name, settings.to.replace("{topic}", "t"))
+        else:
+            checks |= {f"to.{topic}": partial(check_topic_name, target) for topic, target in settings.to.items()}
         found = [*wrong_topics(settings.topics), *failed_checks(checks)]
         if settings.chunk_records < 1:
             found.append("chunk_records: must be 1 or more")
@@ -118,6 +140,14 @@ class ReplayJob(Job[ReplaySettings]):
         return lines or ["nothing to replay: this pipeline has replayed everything"]
 
     def once(self, run: JobRun) -> JobResult:
+        return self._replay_round(run, ReplayTotals())
+
+    def continuously(self, run: JobRun, trigger_seconds: float) -> JobResult:
+        totals = ReplayTotals(is_continuous=True)
+        return repeat(run, trigger_seconds, lambda: self._replay_round(run, totals))
+
+    def _replay_round(self, run: JobRun, totals: ReplayTotals) -> JobResult:
+        """Replay what is available now."""
         account = self._account(run)
         replays: list[PartitionReplay] = []
         for source in self._sources(run):
@@ -125,10 +155,13 @@ class ReplayJob(Job[ReplaySettings]):
             count = self._checked_count(source, target, _partitions(run.brokers, target))
             _make_topic(run.brokers, target, count)
             replays += self._partition_replays(run, account, source, target)
-        if not replays:
-            return JobResult(True, "nothing to replay: this pipeline has replayed everything", {"records": 0})
-        records = self._replay(run, account, replays)
-        return JobResult(True, f"{records} records replayed", {"records": records})
+        totals.pending = sum(replay.end - replay.start for replay in replays)
+        run.report_progress(totals.progress)
+        if replays:
+            self._replay(run, account, replays, totals)
+        is_idle = not totals.offsets and not totals.pending
+        what = "nothing to replay: this pipeline has replayed everything"
+        return JobResult(True, what if is_idle else f"{totals.records} records replayed", {"records": totals.records})
 
     # --- sources ---
 
@@ -194,11 +227,6 @@ class ReplayJob(Job[ReplaySettings]):
             raise InvalidConfig(f"topic {topic!r} is selected, but `to` has no target for it")
         return check_topic_name(to[topic])
 
-    def _check_targets(self) -> None:
-        to = self.settings.to
-        for name in [to.replace("{topic}", "t")] if isinstance(to, str) else to.values():
-            check_topic_name(name)
-
     def _checked_count(self, source: SourceTopic, target: str, count: int | None) -> int:
         """The number of partitions that the target has, or will be created with."""
         needed = max((span.partition for span in source.spans), default=0) + 1
@@ -215,9 +243,9 @@ class ReplayJob(Job[ReplaySettings]):
 
     # --- replay ---
 
-    def _replay(self, run: JobRun, account: ReplayAccount, replays: Sequence[PartitionReplay]) -> int:
-        total = sum(replay.end - replay.start for replay in replays)
-        done = records = 0
+    def _replay(
+        self, run: JobRun, account: ReplayAccount, replays: Sequence[PartitionReplay], totals: ReplayTotals
+    ) -> None:
         positions = {replay.route: replay.start for replay in replays}
         with SparkTaskPool(run.spark, f"{run.name}: replay") as pool:
             running: dict[Future[tuple[int, int]], PartitionReplay] = {}
@@ -237,12 +265,10 @@ class ReplayJob(Job[ReplaySettings]):
                     replay = running.pop(future)
                     written, end = future.result()
                     account.replayed(replay.route, end)
-                    records += written
-                    done += end - positions[replay.route]
+                    totals.add(written, end - positions[replay.route])
                     positions[replay.route] = end
-                    run.report_progress(JobProgress(done, total, unit="offsets", note=f"{records} records"))
+                    run.report_progress(totals.progress)
                     start_next(replay)
-        return records
 
     def _replay_range(
         self, account: ReplayAccount, route: ReplayRoute, task: ReplayTask, target: ReplayTarget, spark: SparkSession

@@ -166,6 +166,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 def run_replay_task(item: tuple[ReplayTask, ReplayTarget]) -> ReplayResult:
+    """Runs in a Spark worker."""
     task, target = item
     return write_rows(task, target, read_rows(task))
 

@@ -6,6 +6,8 @@
 - The session starts when the job first uses it. Java writes its output to the log of the work folder, whose descriptor
   also holds the folder's lock: a run after a killed one waits until the Java process of that has ended.
 - A job may be killed at any moment; it stores its own progress.
+- A thread writes status.json every second with the last reported progress. The job cannot: it may wait for Spark for
+  minutes, and `updated` must show that the run is alive.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +29,8 @@ import msgspec
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.display import Display, display_on
 from headrace.pipeline.job import Job, JobProgress, JobResult, find_job
-from headrace.pipeline.settings import InvalidPipeline, Mode, Pipeline, SettingsProblem
+from headrace.pipeline.listing import check_name
+from headrace.pipeline.settings import WITHOUT_FILE, Mode, Pipeline
 from headrace.pipeline.spark_errors import is_of_spark, readable
 from headrace.pipeline.state import PipelineAlreadyRunning, Process, State, Status, WorkFolder
 from headrace.runtime.clock import Clock, SystemClock
@@ -53,15 +57,7 @@ class RunFailed(HeadraceError):
 
 
 def make_job(pipeline: Pipeline) -> Job[Any]:
-    """Create the job; raises `InvalidPipeline` if its settings are invalid."""
-    try:
-        job = find_job(pipeline.job)(pipeline.settings, pipeline.folder)
-        problems = [SettingsProblem(pipeline.file, pipeline.job, "", what) for what in job.problems()]
-    except (HeadraceError, ValueError) as error:
-        problems = [SettingsProblem(pipeline.file, pipeline.job, "", str(error))]
-    if problems:
-        raise InvalidPipeline(problems)
-    return job
+    return find_job(pipeline.job)(pipeline.settings, pipeline.folder)
 
 
 @contextmanager
@@ -76,6 +72,7 @@ def open_session(pipeline: Pipeline) -> Iterator[SparkSession]:
 def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: OpenSession = open_session) -> JobResult:
     """Run the pipeline until its job ends or a stop is requested."""
     job = make_job(pipeline)
+    check_name(pipeline)
     pipeline = msgspec.structs.replace(pipeline, mode=mode or pipeline.mode)
     clock = SystemClock()
     with ExitStack() as stack:
@@ -93,6 +90,7 @@ def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: Open
 def plan_pipeline(pipeline: Pipeline, *, sessions: OpenSession = open_session) -> list[str]:
     """What a run would do now, line by line. Changes nothing, and takes no lock."""
     job = make_job(pipeline)
+    check_name(pipeline)
     clock = SystemClock()
     with ExitStack() as stack:
         display = display_on(sys.stderr, pipeline.name, clock)
@@ -123,7 +121,10 @@ class PipelineRun:
         self._stack = ExitStack()
         self._spark: SparkSession | None = None
         self._is_stopping = False
-        self._polled_at = self._written_at = clock.monotonic()
+        self._polled_at = clock.monotonic()
+        self._status_lock = threading.RLock()
+        self._ended = threading.Event()
+        self._write_error: OSError | None = None
         # The signal handler writes to this pipe, and `wait` reads it. The interrupted thread could hold a lock.
         self._wakeup, self._waker = os.pipe()
         self._status = Status(
@@ -134,7 +135,7 @@ class PipelineRun:
             process=self._process,
             started_ms=clock.now_ms(),
             updated_ms=clock.now_ms(),
-            file=pipeline.file,
+            file=pipeline.file if pipeline.file == WITHOUT_FILE else str(Path(pipeline.file).absolute()),
             brokers=pipeline.brokers,
             master=pipeline.master,
         )
@@ -153,17 +154,21 @@ class PipelineRun:
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
-            self._display.write_line(f"starting Spark on {self._pipeline.master}")
+            note = f"starting Spark on {self._pipeline.master}"
+            self._display.write_line(note)
+            before = self._status.progress or JobProgress(0)
+            self._change_status(progress=msgspec.structs.replace(before, note=note))
             with _output_to(self._descriptor):
                 self._spark = self._stack.enter_context(self._sessions(self._pipeline))
+            self._change_status(progress=before)
             self._handle_signals()  # Spark has installed its own handler
         return self._spark
 
     def report_progress(self, progress: JobProgress) -> None:
-        self._status = msgspec.structs.replace(self._status, progress=progress)
+        if self._write_error is not None:
+            raise self._write_error
+        self._change_status(progress=progress)
         self._display.progress(progress)
-        if self._clock.monotonic() - self._written_at >= STATUS_SECONDS:
-            self._write_status("stopping" if self._is_stopping else "running")
 
     @property
     def stop_requested(self) -> bool:
@@ -186,13 +191,11 @@ class PipelineRun:
         # Without the settings: those of Spark may contain credentials of a storage.
         log.info("run started pipeline=%s pid=%d master=%s", self.name, self._process.pid, self._pipeline.master)
         try:
-            with _readable_errors(f"; for details see {self._folder.log}"):
+            with self._status_writer(), _readable_errors(f"; for details see {self._folder.log}"):
                 yield
         except BaseException as error:
             is_interrupted = isinstance(error, KeyboardInterrupt)
-            self._status = msgspec.structs.replace(
-                self._status, summary="interrupted" if is_interrupted else str(error) or type(error).__name__
-            )
+            self._change_status(summary="interrupted" if is_interrupted else str(error) or type(error).__name__)
             self._write_status("stopped" if is_interrupted else "failed")
             log.error("run failed pipeline=%s", self.name, exc_info=error)
             raise
@@ -200,15 +203,41 @@ class PipelineRun:
             self._folder.clear_stop()
 
     def end(self, result: JobResult) -> JobResult:
-        self._status = msgspec.structs.replace(self._status, summary=result.summary, figures=result.figures)
+        self._change_status(summary=result.summary, figures=result.figures)
         self._write_status("failed" if not result.ok else "stopped" if self._is_stopping else "done")
         log.info("run ended pipeline=%s result=%s", self.name, result)
         return result
 
+    @contextmanager
+    def _status_writer(self) -> Iterator[None]:
+        """Write the status every second in the background. After an error the next report of the job raises it."""
+
+        def write() -> None:
+            while not self._ended.wait(STATUS_SECONDS):
+                try:
+                    with self._status_lock:
+                        if self._status.is_active:
+                            self._write_status("stopping" if self._is_stopping else "running")
+                except OSError as error:
+                    self._write_error = error
+                    return
+
+        writer = threading.Thread(target=write, name="headrace-status", daemon=True)
+        writer.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            writer.join()
+
+    def _change_status(self, **changes: Any) -> None:
+        with self._status_lock:
+            self._status = msgspec.structs.replace(self._status, **changes)
+
     def _write_status(self, state: State) -> None:
-        self._written_at = self._clock.monotonic()
-        self._status = msgspec.structs.replace(self._status, state=state, updated_ms=self._clock.now_ms())
-        self._folder.write_status(self._status)
+        with self._status_lock:
+            self._change_status(state=state, updated_ms=self._clock.now_ms())
+            self._folder.write_status(self._status)
 
     def _handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

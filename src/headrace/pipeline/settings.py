@@ -89,12 +89,53 @@ def _problems_in_tagged(
     tag = value.get(tag_field) if isinstance(value, dict) else None
     if not isinstance(value, dict):
         yield path, f"must be a table, not {_shown_value(value)}"
-    elif tag not in kinds:
+    elif not isinstance(tag, str) or tag not in kinds:
         was = "is missing; it" if tag is None else f"is {_shown_value(tag)}, but"
         yield (*path, tag_field), f"{was} takes one of {', '.join(kinds)}"
     else:
         rest = {name: inner for name, inner in value.items() if name != tag_field}
         yield from _problems_in_table(rest, kinds[tag], path)
+
+
+def repaired(value: Any, kind: Any) -> Any:
+    """The value with what `problems_in` reports left out or replaced by a valid value, so that a job can check the
+    rest."""
+    if tagged := _tagged(kind):
+        given = value if isinstance(value, dict) else {}
+        tag_field = next(iter(tagged.values())).__struct_config__.tag_field
+        tag = given.get(tag_field)
+        tag = tag if isinstance(tag, str) and tag in tagged else next(iter(tagged))
+        return {tag_field: tag, **repaired(given, tagged[tag])}
+    if _is_struct(kind):
+        given = value if isinstance(value, dict) else {}
+        fields = structs.fields(kind)
+        names = {field.encode_name: field for field in fields if field.required or _is_kept(given, field)}
+        return {name: repaired(given.get(name), field.type) for name, field in names.items()}
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        given = value if isinstance(value, dict) else {}
+        return {name: repaired(one, inner) for name, one in given.items() if _is_nested(inner) or _is_valid(one, inner)}
+    if get_origin(kind) is list:
+        return [repaired(one, get_args(kind)[0]) for one in (value if isinstance(value, list) else [None])]
+    choices = get_args(kind) if get_origin(kind) is Literal else ("x", 1, True, {}, [])
+    return next(one for one in (value, *choices) if _is_valid(one, kind))
+
+
+def _is_kept(given: Mapping[str, Any], field: structs.FieldInfo) -> bool:
+    name = field.encode_name
+    return name in given and (_is_nested(field.type) or _is_valid(given[name], field.type))
+
+
+def _is_nested(kind: Any) -> bool:
+    return _is_struct(kind) or bool(_tagged(kind)) or get_origin(kind) in (dict, list)
+
+
+def _is_valid(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def value_of(kind: Any, key: str, text: str) -> tuple[list[str], Any]:
@@ -174,6 +215,9 @@ BROKERS_DEFAULT: Final = "127.0.0.1:9092"
 WORK_FOLDERS: Final = "headrace-pipelines"
 """Next to the file: contains one work folder per pipeline, with its name."""
 
+WITHOUT_FILE: Final = "--set"
+"""In place of the file, for a pipeline that is defined on the command line."""
+
 Mode = Literal["once", "continuous"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -204,6 +248,11 @@ class SettingsProblem(msgspec.Struct, frozen=True):
     what: str
 
     @property
+    def path(self) -> str:
+        """The key with its subtables, without the table."""
+        return ".".join(part for part in (self.table.partition(".")[2], self.key) if part)
+
+    @property
     def line(self) -> str:
         where = f"[{self.table}] {self.key}".rstrip() if self.table else self.key
         return f"{self.file}: {where}: {self.what}" if where else f"{self.file}: {self.what}"
@@ -220,7 +269,7 @@ class InvalidPipeline(HeadraceError):
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """A checked pipeline. `folder`: resolves relative paths; `work`: its state between runs."""
+    """A pipeline that its job has checked. `folder`: resolves relative paths; `work`: its state between runs."""
 
     name: str
     job: str
@@ -245,7 +294,7 @@ def pipeline_of_job(
 ) -> Pipeline:
     """A pipeline without a file: it has the name of its job and the settings of `changes`."""
     tables: dict[str, Any] = {"pipeline": {"name": job, "job": job}}
-    return _pipeline("--set", folder or Path.cwd(), tables, changes, brokers)
+    return _pipeline(WITHOUT_FILE, folder or Path.cwd(), tables, changes, brokers)
 
 
 def read_tables(path: Path) -> dict[str, Any]:
@@ -264,17 +313,21 @@ def work_folder(folder: Path, name: str, work: str | None) -> Path:
 
 def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence[str], brokers: str) -> Pipeline:
     tables = _plain(tables)
-    kinds = _kinds(file, tables, changes)
-    _change(tables, changes, kinds)
-    problems = list(_problems(file, tables, kinds))
-    if problems:
+    job = _job_of(tables, changes)
+    kinds: dict[str, type[msgspec.Struct]] = {"pipeline": PipelineTable, "spark": SparkTable}
+    if job in JOBS:
+        kinds[job] = find_job(job).settings_type
+    _change(tables, [text for text in changes if job in JOBS or text.partition(".")[0] in kinds], kinds)
+    problems = list(_problems(file, tables, kinds, job))
+    settings = None
+    if job in JOBS:
+        settings = msgspec.convert(repaired(tables.get(job, {}), kinds[job]), kinds[job])
+        reported = {problem.path for problem in problems if problem.table.partition(".")[0] == job}
+        problems += _job_problems(file, job, settings, folder, reported)
+    if problems or settings is None:
         raise InvalidPipeline(problems)
     pipeline = msgspec.convert(tables["pipeline"], PipelineTable)
     spark = msgspec.convert(tables.get("spark", {}), SparkTable)
-    try:
-        settings = msgspec.convert(tables.get(pipeline.job, {}), kinds[pipeline.job])
-    except msgspec.ValidationError as error:  # raised by `__post_init__` of the settings
-        raise InvalidPipeline([SettingsProblem(file, pipeline.job, "", str(error))]) from None
     return Pipeline(
         name=pipeline.name,
         job=pipeline.job,
@@ -290,18 +343,26 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
     )
 
 
-def _kinds(file: str, tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, type[msgspec.Struct]]:
-    """The tables that the job allows, and their types."""
+def _job_of(tables: Mapping[str, Any], changes: Sequence[str]) -> str:
+    """The name of the job; empty if there is none."""
     pipeline = tables.get("pipeline")
     job = pipeline.get("job") if isinstance(pipeline, dict) else None
     job = next((text.partition("=")[2] for text in reversed(changes) if text.startswith("pipeline.job=")), job)
-    if not isinstance(job, str):
-        what = f"is missing; it takes one of {', '.join(JOBS)}"
-        raise InvalidPipeline([SettingsProblem(file, "pipeline", "job", what)])
-    if job not in JOBS:
-        what = f"there is no job {job!r}{near(job, JOBS)}; there are {', '.join(JOBS)}"
-        raise InvalidPipeline([SettingsProblem(file, "pipeline", "job", what)])
-    return {"pipeline": PipelineTable, "spark": SparkTable, job: find_job(job).settings_type}
+    return job if isinstance(job, str) else ""
+
+
+def _job_problems(
+    file: str, job: str, settings: msgspec.Struct, folder: Path, reported: Iterable[str]
+) -> Iterator[SettingsProblem]:
+    """What the job finds, except for keys that have a problem already: for those it has got another value."""
+    try:
+        found = find_job(job)(settings, folder).problems()
+    except (HeadraceError, ValueError) as error:
+        found = [str(error)]
+    for text in found:
+        key = text.partition(":")[0]
+        if not any(key == path or key.startswith((f"{path}.", f"{path}[")) for path in reported):
+            yield SettingsProblem(file, job, "", text)
 
 
 def _change(tables: dict[str, Any], changes: Sequence[str], kinds: Mapping[str, type[msgspec.Struct]]) -> None:
@@ -310,11 +371,11 @@ def _change(tables: dict[str, Any], changes: Sequence[str], kinds: Mapping[str, 
         table, _, key = path.strip().partition(".")
         if not separator or not key:
             raise InvalidPipeline(
-                [SettingsProblem("--set", "", text, "write TABLE.KEY=VALUE, such as pipeline.mode=once")]
+                [SettingsProblem(WITHOUT_FILE, "", text, "write TABLE.KEY=VALUE, such as pipeline.mode=once")]
             )
         if table not in kinds:
             what = f"there is no such table{near(table, kinds)}; there are {', '.join(kinds)}"
-            raise InvalidPipeline([SettingsProblem("--set", table, key, what)])
+            raise InvalidPipeline([SettingsProblem(WITHOUT_FILE, table, key, what)])
         inner = tables.setdefault(table, {})
         names, found = value_of(kinds[table], key, value.strip())
         for name in names[:-1]:
@@ -324,15 +385,20 @@ def _change(tables: dict[str, Any], changes: Sequence[str], kinds: Mapping[str, 
 
 
 def _problems(
-    file: str, tables: Mapping[str, Any], kinds: Mapping[str, type[msgspec.Struct]]
+    file: str, tables: Mapping[str, Any], kinds: Mapping[str, type[msgspec.Struct]], job: str
 ) -> Iterator[SettingsProblem]:
+    if job not in JOBS:
+        what = f"there is no job {job!r}{near(job, JOBS)}; there are" if job else "is missing; it takes one of"
+        yield SettingsProblem(file, "pipeline", "job", f"{what} {', '.join(JOBS)}")
     for table in tables:
-        if table not in kinds:
+        if table not in kinds and (job in JOBS or table not in JOBS):
             yield SettingsProblem(file, table, "", _why_unknown(table, list(kinds)))
     for table, kind in kinds.items():
         for path, what in problems_in(tables.get(table, {}), kind, ()):
-            yield SettingsProblem(file, ".".join((table, *path[:-1])), path[-1] if path else "", what)
-    pipeline = tables["pipeline"]
+            if (table, *path) != ("pipeline", "job"):
+                yield SettingsProblem(file, ".".join((table, *path[:-1])), path[-1] if path else "", what)
+    pipeline = tables.get("pipeline")
+    pipeline = pipeline if isinstance(pipeline, dict) else {}
     name, brokers, trigger = (pipeline.get(key) for key in ("name", "brokers", "trigger"))
     if isinstance(name, str) and _NAME.fullmatch(name) is None:
         yield SettingsProblem(

@@ -164,8 +164,7 @@ def run_by_spark(
         run.report_progress(JobProgress(start, len(tasks), "tasks", note))
         some = tasks[start : start + at_once]
         results += run.spark.sparkContext.parallelize(some, len(some)).map(work).collect()
-    if tasks:
-        run.report_progress(JobProgress(len(tasks), len(tasks), "tasks", note))
+    run.report_progress(JobProgress(len(tasks), len(tasks), "tasks", note))
     return results
 
 

@@ -94,18 +94,18 @@ class WorkFolder:
         self.path = path
         self.log = path / "log"
         self.job = path / "job"
-        self._status = path / "status.json"
+        self.status_file = path / "status.json"
         self._stop = path / "stop"
 
     def status(self) -> Status | None:
         """The status of the last run; None if the pipeline never ran. A run whose process is gone has died."""
         try:
-            found = msgspec.json.decode(self._status.read_bytes(), type=Status)
+            found = msgspec.json.decode(self.status_file.read_bytes(), type=Status)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
             raise StateUnreadable(
-                f"{self._status} cannot be read: {error}; remove it, and the next run writes it again"
+                f"{self.status_file} cannot be read: {error}; remove it, and the next run writes it again"
             ) from None
         if found.is_active and not found.process.is_alive:
             return msgspec.structs.replace(found, state="died")
@@ -114,7 +114,7 @@ class WorkFolder:
         return found
 
     def write_status(self, status: Status) -> None:
-        _replace(self._status, msgspec.json.format(msgspec.json.encode(status)))
+        _replace(self.status_file, msgspec.json.format(msgspec.json.encode(status)))
 
     def request_stop_of(self, process: Process) -> None:
         _replace(self._stop, msgspec.json.encode(process))

@@ -32,7 +32,10 @@ def avro_type(text: str) -> AvroType:
         schema = msgspec.json.decode(text)
     except msgspec.DecodeError:
         schema = text  # a bare `string` without quotes is accepted as a schema
-    return _typed(schema, {}, "")
+    try:
+        return _typed(schema, {}, "")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a part is missing or of another type
+        raise InvalidConfig(f"valueSchema is not a schema of Avro: {type(error).__name__}: {error}") from None
 
 
 def decode(kind: AvroType, data: bytes) -> Any:

@@ -15,6 +15,7 @@ import pyarrow.json as pj
 
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.spark.avro import avro_type, decode
+from headrace.spark.json_schema import check_json_schema
 
 Decode = Callable[[pa.Array], pa.Array]
 """Converts values to a column; raises ValueError (the base of Arrow's errors) if a value is bad."""
@@ -27,8 +28,10 @@ class BadValue(HeadraceError):
 
 
 def value_ddl(value_format: str, value_schema: str) -> str:
+    """The Spark type of the decoded value; raises InvalidConfig if the schema is invalid."""
     if value_format == "avro":
         return avro_type(value_schema).ddl
+    check_json_schema(value_schema)
     return f"STRUCT<{value_schema}>"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -20,11 +20,13 @@ import msgspec
 from headrace.client.metadata import TopicPartition
 from headrace.columns.schema import COLUMNS
 from headrace.model.durations import parse_duration, parse_time
-from headrace.model.errors import InvalidConfig
+from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.model.names import check_group_id, check_topic_name, compiled
+from headrace.spark.decoding import value_ddl
 
 Choice = TypeVar("Choice", bound=str)
 T = TypeVar("T")
+Other = TypeVar("Other")
 
 KNOWN = (
     "subscribe",
@@ -90,29 +92,61 @@ REJECTED = {
 _SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.providers")
 
 
+class OptionErrors:
+    """Collects the errors of several options, so that all of them are reported at once."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def read(self, get: Callable[[], T], instead: Other) -> T | Other:
+        """The result of `get`; after an error `instead`, which must not be used."""
+        try:
+            return get()
+        except HeadraceError as error:
+            self.messages.append(error.message)
+            return instead
+
+    def raise_all(self) -> None:
+        if self.messages:
+            raise InvalidConfig("; ".join(self.messages))
+
+
 def check_options(
     options: Mapping[str, str],
+    errors: OptionErrors,
     own: Sequence[str] = KNOWN,
     ignored: Sequence[str] = IGNORED,
     rejected: Mapping[str, str] = REJECTED,
     what: str = "source",
 ) -> dict[str, str]:
-    """The options by lower-case name; raises InvalidConfig for unknown and unsupported ones."""
+    """The options by lower-case name; unknown and unsupported ones are errors."""
     known = {name.lower(): name for name in (*own, *ignored)}
     given = {name.lower(): value.strip() for name, value in options.items()}
     for name in given:
         if name in rejected:
-            raise InvalidConfig(f"the option {name} cannot be set: {rejected[name]}")
-        if name.startswith(_SECURITY):
-            raise InvalidConfig(f"the option {name} cannot be used: this {what} supports neither TLS nor SASL")
-        if name not in known:
+            errors.messages.append(f"the option {name} cannot be set: {rejected[name]}")
+        elif name.startswith(_SECURITY):
+            errors.messages.append(f"the option {name} cannot be used: this {what} supports neither TLS nor SASL")
+        elif name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
-            raise InvalidConfig(f"there is no option {name!r}{hint}")
+            errors.messages.append(f"there is no option {name!r}{hint}")
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise InvalidConfig(f"kafka.security.protocol is {protocol}: this {what} supports neither TLS nor SASL")
+        errors.messages.append(f"kafka.security.protocol is {protocol}: this {what} supports neither TLS nor SASL")
     return given
+
+
+def duration_seconds(given: Mapping[str, str], name: str, default: str) -> float:
+    return named(name, lambda: parse_duration(given.get(name.lower()) or default)) / 1000
+
+
+def named(name: str, get: Callable[[], T]) -> T:
+    """Name the option in an error that does not."""
+    try:
+        return get()
+    except HeadraceError as error:
+        raise InvalidConfig(f"{name}: {error.message}") from None
 
 
 def choice(given: Mapping[str, str], name: str, choices: Sequence[Choice], default: Choice) -> Choice:
@@ -143,6 +177,7 @@ ValueFormat = Literal["json", "avro"]
 BadValueRule = Literal["fail", "null"]
 
 _DATA_LOSS_RULES: tuple[DataLossRule, ...] = ("fail", "skip", "archive")
+_FAIL: tuple[DataLossRule, None] = ("fail", None)
 _VALUE_FORMATS: tuple[ValueFormat, ...] = ("json", "avro")
 _ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 _BAD_VALUE_RULES: tuple[BadValueRule, ...] = ("fail", "null")
@@ -193,55 +228,79 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse and check the options; raises InvalidConfig."""
-    return _OptionsParser(check_options(options), streaming=streaming).parse()
+    """Parse and check the options; raises InvalidConfig, which names all errors."""
+    errors = OptionErrors()
+    found = _OptionsParser(options, errors, streaming=streaming).parse()
+    errors.raise_all()
+    return found
+
+
+def problems_of(options: Mapping[str, str], *, streaming: bool) -> Sequence[str]:
+    """The errors that `parse` raises, one by one."""
+    errors = OptionErrors()
+    _OptionsParser(options, errors, streaming=streaming).parse()
+    return errors.messages
 
 
 def parse_columns(options: Mapping[str, str]) -> tuple[tuple[str, ...], ValueFormat | None, str]:
     """The columns, and how the value is decoded: the part that does not depend on the kind of query."""
-    parser = _OptionsParser(check_options(options), streaming=True)
-    value_format, value_schema = parser.value_format()
-    return parser.columns(with_raw_value=value_format is not None), value_format, value_schema
+    errors = OptionErrors()
+    parser = _OptionsParser(options, errors, streaming=True)
+    value_format, value_schema = errors.read(parser.value_format, (None, ""))
+    columns = errors.read(lambda: parser.columns(with_raw_value=parser.has_value_format), ())
+    errors.raise_all()
+    return columns, value_format, value_schema
 
 
 class _OptionsParser:
-    def __init__(self, given: Mapping[str, str], *, streaming: bool) -> None:
-        self._options = given
+    def __init__(self, options: Mapping[str, str], errors: OptionErrors, *, streaming: bool) -> None:
+        self._options = check_options(options, errors)
+        self._errors = errors
         self._streaming = streaming
 
     def parse(self) -> SourceOptions:
-        if self._streaming and (misplaced := [name for name in _BATCH_ONLY if self._text(name) is not None]):
-            raise InvalidConfig(f"{misplaced[0]} has no meaning in a streaming query, which does not end")
-        brokers = brokers_of(self._options)
-        subscription = self._subscription()
-        value_format, value_schema = self.value_format()
-        on_data_loss, archive = self._on_data_loss()
+        """The options; only valid if there are no errors."""
+        read = self._errors.read
+        for name in _BATCH_ONLY if self._streaming else ():
+            if self._text(name) is not None:
+                self._errors.messages.append(f"{name} has no meaning in a streaming query, which does not end")
+        subscription = read(self._subscription, TopicSelection())
+        value_format, value_schema = read(self.value_format, (None, ""))
+        on_data_loss, archive = read(self._on_data_loss, _FAIL)
+        isolation = read(lambda: self._choice("kafka.isolation.level", _ISOLATION_LEVELS, "read_committed"), "")
         return SourceOptions(
-            brokers=brokers,
+            brokers=read(lambda: brokers_of(self._options), ""),
             subscription=subscription,
-            starting=self._starting(),
-            ending=self._ending(),
-            columns=self.columns(with_raw_value=value_format is not None),
-            group=self._group(subscription),
-            read_committed=self._choice("kafka.isolation.level", _ISOLATION_LEVELS, "read_committed")
-            == "read_committed",
+            starting=read(self._starting, OffsetSpec("latest")),
+            ending=OffsetSpec("latest") if self._streaming else read(self._ending, OffsetSpec("latest")),
+            columns=read(lambda: self.columns(with_raw_value=self.has_value_format), ()),
+            group=read(lambda: self._group(subscription), ""),
+            read_committed=isolation == "read_committed",
             on_data_loss=on_data_loss,
             archive=archive,
             value_format=value_format,
             value_schema=value_schema,
-            on_bad_value=self._choice("onBadValue", _BAD_VALUE_RULES, "fail"),
-            offsets_per_trigger_max=self._count("maxOffsetsPerTrigger"),
-            offsets_per_trigger_min=self._count("minOffsetsPerTrigger"),
-            trigger_delay_seconds_max=parse_duration(self._text("maxTriggerDelay") or "15m") / 1000,
-            partitions_min=self._count("minPartitions"),
-            records_per_partition_max=self._count("maxRecordsPerPartition"),
+            on_bad_value=read(lambda: self._choice("onBadValue", _BAD_VALUE_RULES, "fail"), "fail"),
+            offsets_per_trigger_max=read(lambda: self._count("maxOffsetsPerTrigger"), None),
+            offsets_per_trigger_min=read(lambda: self._count("minOffsetsPerTrigger"), None),
+            trigger_delay_seconds_max=read(lambda: duration_seconds(self._options, "maxTriggerDelay", "15m"), 0.0),
+            partitions_min=read(lambda: self._count("minPartitions"), None),
+            records_per_partition_max=read(lambda: self._count("maxRecordsPerPartition"), None),
         )
+
+    @property
+    def has_value_format(self) -> bool:
+        return bool(self._text("valueFormat") and self._text("valueSchema"))
 
     def value_format(self) -> tuple[ValueFormat | None, str]:
         schema = self._text("valueSchema") or ""
         if (self._text("valueFormat") is None) != (not schema):
             raise InvalidConfig("valueFormat and valueSchema must be set together")
-        return (self._choice("valueFormat", _VALUE_FORMATS, "json") if schema else None), schema
+        if not schema:
+            return None, ""
+        value_format = self._choice("valueFormat", _VALUE_FORMATS, "json")
+        value_ddl(value_format, schema)
+        return value_format, schema
 
     def _text(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -294,7 +353,8 @@ class _OptionsParser:
     def _offset_spec(self, which: str, default: Literal["earliest", "latest"], latest_if_none: bool) -> OffsetSpec:
         time = self._text(f"{which}Timestamp")
         if time is not None:
-            return OffsetSpec("times", time_ms=parse_time(time), latest_if_none=latest_if_none)
+            time_ms = named(f"{which}Timestamp", lambda: parse_time(time))
+            return OffsetSpec("times", time_ms=time_ms, latest_if_none=latest_if_none)
         times = self._text(f"{which}OffsetsByTimestamp")
         if times is not None:
             numbers = _by_partition(f"{which}OffsetsByTimestamp", times, smallest=0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from headrace.model.durations import parse_duration
 from headrace.model.errors import InvalidConfig
 from headrace.model.names import check_topic_name
-from headrace.spark.options import brokers_of, check_options, choice
+from headrace.spark.options import OptionErrors, brokers_of, check_options, choice, duration_seconds
 from headrace.wire.batches.compression import NAMES as CODEC_NAMES
 
 EXACTLY_ONCE: Final = "exactly-once"
@@ -78,19 +77,35 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse and check the options; raises InvalidConfig."""
-    given = check_options(options, KNOWN, IGNORED, REJECTED, "sink")
-    brokers = brokers_of(given)
+    """Parse and check the options; raises InvalidConfig, which names all errors."""
+    errors = OptionErrors()
+    found = _parse(options, errors, streaming=streaming)
+    errors.raise_all()
+    return found
+
+
+def problems_of(options: Mapping[str, str], *, streaming: bool) -> Sequence[str]:
+    """The errors that `parse` raises, one by one."""
+    errors = OptionErrors()
+    _parse(options, errors, streaming=streaming)
+    return errors.messages
+
+
+def _parse(options: Mapping[str, str], errors: OptionErrors, *, streaming: bool) -> SinkOptions:
+    """The options; only valid if there are no errors."""
+    given, read = check_options(options, errors, KNOWN, IGNORED, REJECTED, "sink"), errors.read
     topic = given.get("topic")
-    app_id, version = _application(given, streaming=streaming)
+    app_id, version = read(lambda: _application(given, streaming=streaming), (None, 0))
+    codec = read(lambda: choice(given, "kafka.compression.type", tuple(_CODECS), "none"), "none")
+    delivery = read(lambda: choice(given, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE), EXACTLY_ONCE), EXACTLY_ONCE)
     return SinkOptions(
-        brokers=brokers,
-        topic=None if topic is None else check_topic_name(topic),
-        exactly_once=choice(given, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE), EXACTLY_ONCE) == EXACTLY_ONCE,
-        transaction_timeout_seconds=parse_duration(given.get("transactiontimeout", "10m")) / 1000,
-        keep_timestamp=choice(given, "keepTimestamp", ("false", "true"), "false") == "true",
-        batch_bytes_max=_number(given, "batchBytes", *_BATCH_BYTES, default=512 * 1024),
-        compression=_CODECS[choice(given, "kafka.compression.type", tuple(_CODECS), "none")],
+        brokers=read(lambda: brokers_of(given), ""),
+        topic=None if topic is None else read(lambda: check_topic_name(topic), ""),
+        exactly_once=delivery == EXACTLY_ONCE,
+        transaction_timeout_seconds=read(lambda: duration_seconds(given, "transactionTimeout", "10m"), 0.0),
+        keep_timestamp=read(lambda: choice(given, "keepTimestamp", ("false", "true"), "false"), "") == "true",
+        batch_bytes_max=read(lambda: _number(given, "batchBytes", *_BATCH_BYTES, default=512 * 1024), 0),
+        compression=_CODECS[codec],
         app_id=app_id,
         version=version,
         checkpoint=given.get("checkpointlocation"),

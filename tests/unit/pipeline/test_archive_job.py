@@ -16,6 +16,7 @@ from headrace.archive.names import FileRange
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.pipeline.archive_job import ArchiveJob, ArchiveSettings, ArchiveTask, run_archive_task
+from headrace.pipeline.job import JobProgress
 
 
 def job_of(topic: str, folder: Path, **settings: Any) -> ArchiveJob:
@@ -355,3 +356,34 @@ def test_a_task_reports_a_range_that_was_removed(
     brokers.trim(topic, 0, 5)
     assert "the log starts at 5" in run_archive_task(piece).why  # type: ignore[union-attr]
     assert list((tmp_path / "archive").glob("*/_headrace/tmp/*")) == []
+
+
+def test_a_continuous_run_reports_its_lag_and_counts_over_all_rounds(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
+    brokers.create(topic)
+    job = job_of(topic, tmp_path)
+    batches = iter([sent(4), sent(20, 4)])
+    reports: list[JobProgress] = []
+
+    def wait(seconds: float) -> None:
+        run.waited.append(seconds)
+        reports.append(run.told[-1])
+        for batch in batches:
+            brokers.produce(topic, 0, batch)
+            return
+
+    run.wait = wait  # type: ignore[method-assign]
+    run.stop_after_waits = 4
+    outcome = job.continuously(run, 5.0)
+    assert [(one.done, one.total, one.lag) for one in reports] == [
+        (0, None, 0),
+        (0, None, 4),
+        (20, None, 4),
+        (20, None, 4),
+    ]
+    assert reports[0].note == "0 files, 0 bytes"
+    assert reports[1].note == "0 files, 0 bytes; waiting for a full file or flush_interval"
+    assert (outcome.figures["records"], outcome.figures["files"]) == (20, 2)
+    assert outcome.summary.startswith("20 records in 2 files")
+    assert outcome.summary.endswith("; 4 offsets are not archived yet, the next run archives them")

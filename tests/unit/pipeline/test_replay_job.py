@@ -352,7 +352,7 @@ def test_a_task_sees_files_archived_since_the_previous_task(
         ({"from_time": "yesterday"}, "from_time: 'yesterday' is not a time"),
         ({"to_time": "12"}, None),
         ({"to": "a b"}, "to: Topic name is invalid"),
-        ({"to": {"orders": "a b"}}, "to: Topic name is invalid"),
+        ({"to": {"orders": "a b"}}, "to.orders: Topic name is invalid"),
         ({"chunk_records": 0}, "chunk_records: must be 1 or more"),
         ({"transaction_timeout": "long"}, "transaction_timeout: 'long' is not a duration"),
     ],
@@ -360,3 +360,25 @@ def test_a_task_sees_files_archived_since_the_previous_task(
 def test_what_is_wrong_with_settings_is_said(tmp_path: Path, settings: dict[str, Any], what: str | None) -> None:
     found = job_of("orders", tmp_path, **settings).problems()
     assert [text.startswith(what or "") for text in found] == ([True] if what else [])
+
+
+def test_a_continuous_run_reports_progress_and_records_over_all_rounds(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
+    brokers.create(topic)
+    job = job_of(topic, tmp_path, archive=None)
+    batches = iter([sent(4), sent(3, 4)])
+    reports: list[tuple[int, int | None, int | None]] = []
+
+    def wait(seconds: float) -> None:
+        run.waited.append(seconds)
+        reports.append((run.told[-1].done, run.told[-1].total, run.told[-1].lag))
+        for batch in batches:
+            brokers.produce(topic, 0, batch)
+            return
+
+    run.wait = wait  # type: ignore[method-assign]
+    run.stop_after_waits = 4
+    outcome = job.continuously(run, 5.0)
+    assert reports == [(0, None, 0), (4, None, 0), (7, None, 0), (7, None, 0)]
+    assert (outcome.summary, outcome.figures) == ("7 records replayed", {"records": 7})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.process import wait_until
 from tests.unit.pipeline.fakes import TOML, FakeJob, FakeSpark
 
 from headrace.model.errors import UnknownTopicOrPartition
@@ -100,7 +103,7 @@ def test_settings_that_the_job_rejects_are_reported_before_anything_is_created(
 ) -> None:
     monkeypatch.setattr(FakeJob, "wrong", ["no such thing"])
     with pytest.raises(InvalidPipeline, match=r"orders.toml: \[fake\]: no such thing"):
-        run_pipeline(pipeline)
+        run_pipeline(read_pipeline(Path(pipeline.file)))
     assert not pipeline.work.exists()
 
 
@@ -289,3 +292,68 @@ def test_signal_handlers_are_restored_after_the_start_of_spark(
 def test_a_plan_changes_nothing_and_takes_no_lock(pipeline: Pipeline) -> None:
     assert plan_pipeline(pipeline) == ["would read orders of 10.0.0.1:9092"]
     assert not pipeline.work.exists()
+
+
+def test_the_status_stays_current_while_the_job_reports_nothing(
+    pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.001)
+
+    def work(run: JobRun) -> JobResult:
+        run.report_progress(JobProgress(7, None, note="busy", lag=2))
+        wait_until(lambda: status_of(pipeline).progress == JobProgress(7, None, note="busy", lag=2), "it is written")
+        before = status_of(pipeline).updated_ms
+        wait_until(lambda: status_of(pipeline).updated_ms > before, "it is written again")
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: status_of(pipeline).state == "stopping", "the stop is visible")
+        return DONE
+
+    does(work)
+    run_pipeline(pipeline)
+    assert status_of(pipeline).state == "stopped"
+
+
+def test_the_status_says_that_spark_starts(
+    pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.001)
+    starting = JobProgress(1, 4, note="starting Spark on local[*]")
+
+    class Slow(FakeSpark):
+        def open(self, pipeline: Pipeline) -> Any:
+            wait_until(lambda: status_of(pipeline).progress == starting, "it is written")
+            return super().open(pipeline)
+
+    def work(run: JobRun) -> JobResult:
+        assert run.spark is not None
+        wait_until(lambda: status_of(pipeline).progress == JobProgress(1, 4), "Spark has started")
+        return DONE
+
+    does(work)
+    run_pipeline(pipeline, sessions=Slow().open)
+
+
+def test_a_run_whose_status_cannot_be_written_fails(
+    pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STATUS_SECONDS", 0.001)
+    written: list[Status] = []
+    write = WorkFolder.write_status
+
+    def full(folder: WorkFolder, status: Status) -> None:
+        written.append(status)
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(folder, status)
+
+    monkeypatch.setattr(WorkFolder, "write_status", full)
+
+    def work(run: JobRun) -> JobResult:
+        wait_until(lambda: len(written) > 1, "the status was written again")
+        while True:
+            run.report_progress(JobProgress(1))
+
+    does(work)
+    with pytest.raises(OSError, match="No space left on device"):
+        run_pipeline(pipeline)
+    assert status_of(pipeline).state == "failed"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
-from tests.unit.pipeline.fakes import TOML, FakeSettings, Lines, Part
+from tests.unit.pipeline.fakes import TOML, FakeJob, FakeSettings, Lines, Part
 
-from headrace.pipeline.settings import InvalidPipeline, pipeline_of_job, read_pipeline
+from headrace.pipeline.settings import InvalidPipeline, pipeline_of_job, read_pipeline, repaired
 
 Write = Callable[[str], Path]
 
@@ -50,8 +52,6 @@ def test_an_unquoted_time_is_text_for_the_job(written: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "[pipeline] job: is missing; it takes one of archive, "),
-        ('pipeline = "x"', "[pipeline] job: is missing"),
         (
             '[pipeline]\nname = "a"\njob = "archve"\n',
             "[pipeline] job: there is no job 'archve' (did you mean archive?)",
@@ -97,6 +97,65 @@ def test_all_problems_are_reported_at_once(written: Write) -> None:
     assert len(problems_of(path)) == 2
     with pytest.raises(InvalidPipeline, match=r"limt: .*; and 1 more, which `headrace pipeline lint` shows"):
         read_pipeline(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", ["[pipeline] job: is missing; it takes one of archive, ", "[pipeline] name: is missing"]),
+        ('pipeline = "x"', ["[pipeline] job: is missing", "[pipeline]: must be a table, not 'x'"]),
+        (
+            TOML.replace('"fake"', '"fke"').replace("9092", "port") + "[sprak]\n[spark]\nmaster = 3\n",
+            [
+                "[pipeline] job: there is no job 'fke' (did you mean fake?)",
+                "[sprak]: there is no such table",
+                "[spark] master: takes text, not 3",
+                "[pipeline] brokers: ",
+            ],
+        ),
+        (
+            TOML.replace('["orders"]', '["orders", 3]') + "limt = 3\n[[fake.shown]]\nkind = 'line'\n",
+            [
+                "[fake] limt: ",
+                "[fake] topics[2]: ",
+                "[fake.shown[1]] kind: ",
+                "[fake]: topics: found by the job",
+                "[fake]: found by the job, too",
+            ],
+        ),
+    ],
+)
+def test_a_problem_does_not_hide_others(
+    written: Write, text: str, problems: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_by_job = ["topics: found by the job", "limt: known", "shown[1].kind: known", "found by the job, too"]
+    if "limt" in text:
+        monkeypatch.setattr(FakeJob, "wrong", found_by_job)
+    found = problems_of(written(text))
+    assert [line[: len(start)] for line, start in zip(found, problems, strict=True)] == problems
+
+
+@pytest.mark.parametrize(
+    ("text", "repaired_settings"),
+    [
+        ("topics = 3", FakeSettings(["x"])),
+        ("topics = ['a']\nlimit = 'x'\nnone = 1", FakeSettings(["a"])),
+        ("topics = ['a', 3]\nkeep = true", FakeSettings(["a", "x"], keep=True)),
+        (
+            "topics = []\n[parts.a]\nnote = 'n'\n[parts.b]\nsize = 2",
+            FakeSettings([], parts={"a": Part(1, "n"), "b": Part(2)}),
+        ),
+        ("topics = []\n[options]\na = 1\nb = 'c'", FakeSettings([], options={"b": "c"})),
+        (
+            "topics = []\nshown = [{kind = 'page', title = 't'}, {kind = 'lines'}, 3]",
+            FakeSettings([], shown=[Lines(1), Lines(1), Lines(1)]),
+        ),
+        ("topics = []\nshown = [{kind = ['x']}]", FakeSettings([], shown=[Lines(1)])),
+    ],
+)
+def test_the_rest_of_invalid_settings_is_valid(text: str, repaired_settings: FakeSettings) -> None:
+    found = msgspec.convert(repaired(tomllib.loads(text), FakeSettings), FakeSettings)
+    assert found == repaired_settings
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

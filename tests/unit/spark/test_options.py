@@ -6,7 +6,8 @@ import pytest
 
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.spark.options import OffsetSpec, TopicSelection, parse, parse_columns
+from headrace.spark import sink_options
+from headrace.spark.options import OffsetSpec, TopicSelection, parse, parse_columns, problems_of
 
 BROKERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 ORDERS = {**BROKERS, "subscribe": "orders"}
@@ -148,3 +149,28 @@ def test_options_can_be_pickled() -> None:
 def test_a_wrong_option_is_a_configuration_error() -> None:
     with pytest.raises(InvalidConfig):
         parse({**ORDERS, "nonsense": "1"}, streaming=False)
+
+
+def test_all_errors_are_reported_at_once() -> None:
+    options = {"subscribe": "orders", "nonsense": "1", "onBadValue": "x", "maxTriggerDelay": "soon"}
+    found = problems_of(options | {"valueFormat": "json", "valueSchema": "id NUMBR"}, streaming=True)
+    assert [message.partition(" ")[0] for message in found] == [
+        "there",
+        "valueSchema",
+        "the",
+        "onBadValue",
+        "maxTriggerDelay:",
+    ]
+    assert refusal(options, streaming=True).count("; ") >= 3
+    sink = {"kafka.bootstrap.servers": "b:1", "topic": "a b", "delivery": "maybe", "transactionTimeout": "soon"}
+    assert len(sink_options.problems_of(sink, streaming=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("value_format", "schema"), [("json", "id NUMBR"), ("avro", "nothing"), ("avro", '{"type": "record", "name": 3}')]
+)
+def test_an_invalid_schema_of_values_names_the_option(value_format: str, schema: str) -> None:
+    options = {**ORDERS, "valueFormat": value_format, "valueSchema": schema}
+    assert refusal(options).startswith("valueSchema ")
+    with pytest.raises(InvalidConfig, match="valueSchema "):
+        parse_columns(options)

@@ -93,14 +93,13 @@ def init(job: str, file: str) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @output_option
 def lint(files: Sequence[str], output: str | None) -> int:
-    """Check files without brokers and Spark; the exit code is 1 if any is invalid."""
-    from headrace.pipeline.runner import make_job
+    """Report all errors of the files, without brokers and Spark; the exit code is 1 if there are any."""
     from headrace.pipeline.settings import InvalidPipeline, read_pipeline
 
     problems: list[SettingsProblem] = []
     for file in files:
         try:
-            make_job(read_pipeline(Path(file)))
+            read_pipeline(Path(file))
         except InvalidPipeline as error:
             problems += error.problems
     if wants_json(output):
@@ -140,6 +139,7 @@ def run(
 ) -> int:
     """Run the pipeline in FILE, or JOB without a file and configured with --set.
 
+    Without a file, the name of the pipeline is JOB; --set pipeline.name=NAME gives it a status and a state of its own.
     SIGTERM or Ctrl-C completes the work in progress and stops; a second Ctrl-C stops immediately. The next run resumes
     where this one stopped. The exit code is 1 if the run failed, or if an audit has findings.
     """

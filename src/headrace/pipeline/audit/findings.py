@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from headrace.model.durations import parse_duration, parse_time
-from headrace.model.errors import HeadraceError
 from headrace.model.names import check_topic_name
 from headrace.pipeline.audit.record_comparison import KINDS, Difference, Kind, RecordDigest
+from headrace.pipeline.job import failed_checks
 
 LISTED_MAX = 1000
 """The listed findings of one check; the counts include all."""
@@ -219,15 +219,20 @@ def problems_of(settings: AuditSettings) -> Iterator[str]:
     if not settings.checks:
         yield "checks: name at least one, such as {kind = 'log', topic = 'orders'}"
     for number, check in enumerate(settings.checks, 1):
-        try:
-            check_topic_name(check.topic)
-            if isinstance(check, ReplayCheck):
-                check_topic_name(check.target)
-                for time in (check.from_time, check.to_time):
-                    parse_time(time or "0")
-                if check.target == check.topic and check.archive is None:
-                    yield f"checks: check {number} compares {check.topic} with itself"
-            if isinstance(check, SettledCheck):
-                parse_duration(check.grace)
-        except HeadraceError as error:
-            yield f"checks: check {number}: {error.message}"
+        for problem in _problems_of_check(check):
+            yield f"checks[{number}].{problem}"
+
+
+def _problems_of_check(check: Check) -> Iterator[str]:
+    checks: dict[str, Callable[[], object]] = {"topic": lambda: check_topic_name(check.topic)}
+    if isinstance(check, ReplayCheck):
+        replay = check
+        checks["target"] = lambda: check_topic_name(replay.target)
+        checks["from_time"] = lambda: parse_time(replay.from_time or "0")
+        checks["to_time"] = lambda: parse_time(replay.to_time or "0")
+        if check.target == check.topic and check.archive is None:
+            yield f"target: compares {check.topic} with itself; set another topic, or the archive"
+    if isinstance(check, SettledCheck):
+        settled = check
+        checks["grace"] = lambda: parse_duration(settled.grace)
+    yield from failed_checks(checks)

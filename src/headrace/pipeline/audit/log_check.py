@@ -92,6 +92,7 @@ class CoveredOffsets(NamedTuple):
 
 
 def covered_offsets(topic: TopicSource, range_: PartitionRange) -> CoveredOffsets:
+    """Read the headers of all batches of the range: a scan returns no control records."""
     found = CoveredOffsets(BitMap64(), BitMap64())
     offset = range_.start
     while offset < range_.end:

@@ -39,16 +39,35 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 def parse_sql(text: str) -> list[Statement]:
-    statements = [_statement(sql, line) for sql, line in _split(text)]
-    if not any(statement.kind != "view" for statement in statements):
-        raise InvalidSql("the file writes nothing; end it with a SELECT, or add INSERT INTO a topic")
-    queries = [statement for statement in statements if statement.kind == "query"]
-    if len(queries) > 1:
-        raise InvalidSql(
-            f"line {queries[1].line}: a second SELECT has no target; use INSERT INTO a topic, "
-            "or make the first a CREATE TEMPORARY VIEW"
-        )
+    """Raises InvalidSql, which names all problems."""
+    statements, problems = check_sql(text)
+    if problems:
+        raise InvalidSql("; ".join(problems))
     return statements
+
+
+def check_sql(text: str) -> tuple[list[Statement], list[str]]:
+    """The supported statements, and the problems of the file."""
+    statements: list[Statement] = []
+    problems: list[str] = []
+    for sql, line in _split(text):
+        statement = _statement(sql, line)
+        if statement is not None:
+            statements.append(statement)
+        else:
+            words = " ".join(sql.split()[:3])
+            problems.append(
+                f"line {line}: {words!r} is not supported; use CREATE TEMPORARY VIEW, INSERT INTO and SELECT"
+            )
+    if not problems and not any(statement.kind != "view" for statement in statements):
+        problems.append("the file writes nothing; end it with a SELECT, or add INSERT INTO a topic")
+    queries = [statement for statement in statements if statement.kind == "query"]
+    problems += [
+        f"line {query.line}: a second SELECT has no target; use INSERT INTO a topic, "
+        "or make the first a CREATE TEMPORARY VIEW"
+        for query in queries[1:]
+    ]
+    return statements, problems
 
 
 def output_names(statements: Sequence[Statement], to: str) -> Iterator[tuple[str, Statement]]:
@@ -61,7 +80,7 @@ def output_names(statements: Sequence[Statement], to: str) -> Iterator[tuple[str
             yield topic if count[topic] == 1 else f"{topic}-{count[topic]}", statement
 
 
-def _statement(sql: str, line: int) -> Statement:
+def _statement(sql: str, line: int) -> Statement | None:
     view = _VIEW.match(sql)
     if view is not None:
         return Statement("view", view[1].strip("`"), sql, line)
@@ -70,8 +89,7 @@ def _statement(sql: str, line: int) -> Statement:
         return Statement("insert", insert[1].strip("`"), insert[2], line)
     if _QUERY.match(sql) is not None:
         return Statement("query", "", sql, line)
-    words = " ".join(sql.split()[:3])
-    raise InvalidSql(f"line {line}: {words!r} is not supported; use CREATE TEMPORARY VIEW, INSERT INTO and SELECT")
+    return None
 
 
 def _split(text: str) -> Iterator[tuple[str, int]]:

@@ -15,10 +15,11 @@ import msgspec
 
 from headrace.model.durations import parse_duration
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.job import Job, JobResult, JobRun
+from headrace.model.names import check_topic_name
+from headrace.pipeline.job import Job, JobResult, JobRun, failed_checks
 from headrace.pipeline.settings import conf_text
 from headrace.pipeline.transform.outputs import BROKERS, FORMAT, Output, as_records, planned, run_queries
-from headrace.pipeline.transform.sql_file import Statement, output_names, parse_sql
+from headrace.pipeline.transform.sql_file import Statement, check_sql, output_names, parse_sql
 from headrace.spark import options as source_options
 from headrace.spark import sink_options
 
@@ -52,7 +53,7 @@ class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TopicSqlView(msgspec.Struct, frozen=True):
-    """A topic as a view, with options of the data source and an allowed lateness (`watermark`)."""
+    """A topic as a view, with options of the data source, and an allowed lateness (`watermark`) of a column."""
 
     name: str
     options: dict[str, str]
@@ -150,52 +151,67 @@ class TransformJob(Job[TransformSettings]):
             frame = spark.sql(insert.sql)
             if not frame.isStreaming:
                 raise InvalidTransform(f"{self._file}, line {insert.line}: the SELECT reads no source")
-            options = self._sink_options(run.brokers, insert)
+            options = self._sink_options(run.brokers, insert.target or self._settings.to)
             outputs.append(Output(name, as_records(frame, options), FORMAT, options))
         return outputs
 
     def _sources(self) -> list[TopicSqlView]:
         return [TopicSqlView.of(name, table) for name, table in self._settings.sources.items()]
 
-    def _sink_options(self, brokers: str, insert: Statement) -> dict[str, str]:
+    def _sink_options(self, brokers: str, topic: str | None) -> dict[str, str]:
         options = {BROKERS: brokers} | {key: conf_text(value) for key, value in self._settings.options.items()}
-        topic = insert.target or self._settings.to
         return options if topic is None else options | {"topic": topic}
 
     def _problems(self) -> Iterator[str]:
         settings = self._settings
         if (settings.sql is None) == (settings.python is None):
             yield "set either sql, the name of a SQL file, or python, the name of a Python file"
-            return
-        if not self._file.is_file():
+        elif not self._file.is_file():
             yield f"there is no file {self._file}"
-            return
-        if settings.python is not None:
-            for key in ("to", "sources", "options"):
-                if getattr(settings, key):
-                    yield f"{key} applies to SQL files only; a Python file defines its own sources and sinks"
+        elif settings.python is not None:
             try:
                 compile(self._file.read_bytes(), str(self._file), "exec")
             except (SyntaxError, ValueError) as error:
                 yield f"{self._file} is not Python: {error}"
-        else:
+        if settings.sql is not None:
+            yield from self._source_problems()
             yield from self._sql_problems()
+        elif settings.python is not None:
+            for key in ("to", "sources", "options"):
+                if getattr(settings, key):
+                    yield f"{key} applies to SQL files only; a Python file defines its own sources and sinks"
 
-    def _sql_problems(self) -> Iterator[str]:
-        if not self._settings.sources:
+    def _source_problems(self) -> Iterator[str]:
+        if not self._settings.sources and self._settings.python is None:
             yield "there is no source; add a table [transform.sources.NAME] with topic = ..."
         for name, table in self._settings.sources.items():
+            options = {key: value for key, value in table.items() if key != "watermark"}
             try:
-                source = TopicSqlView.of(name, table)
-                source_options.parse({BROKERS: _NO_BROKERS, **source.options}, streaming=True)
+                TopicSqlView.of(name, table)
             except HeadraceError as error:
-                yield f"sources.{name}: {error.message}"
+                yield f"sources.{name}.watermark: {error.message}"
+            source = {BROKERS: _NO_BROKERS, **TopicSqlView.of(name, options).options}
+            for problem in source_options.problems_of(source, streaming=True):
+                yield f"sources.{name}: {problem}"
+
+    def _sql_problems(self) -> Iterator[str]:
+        """The problems of the sinks and of the SQL file."""
+        options = self._sink_options(_NO_BROKERS, None)
+        yield from (f"options: {problem}" for problem in sink_options.problems_of(options, streaming=True))
+        if self._settings.to is not None:
+            yield from _topic_problems("to", self._settings.to)
+        if not self._file.is_file():
+            return
         try:
-            statements = parse_sql(self._file.read_text("utf-8"))
-            for _, insert in output_names(statements, self._settings.to or ""):
-                options = self._sink_options(_NO_BROKERS, insert)
-                sink_options.parse(options, streaming=True)
+            statements, problems = check_sql(self._file.read_text("utf-8"))
         except UnicodeDecodeError:
             yield f"{self._file} is not UTF-8"
-        except HeadraceError as error:
-            yield f"{self._file}: {error.message}"
+            return
+        yield from (f"{self._file}: {problem}" for problem in problems)
+        for statement in statements:
+            if statement.kind == "insert":
+                yield from _topic_problems(f"{self._file}: line {statement.line}", statement.target)
+
+
+def _topic_problems(where: str, topic: str) -> Iterator[str]:
+    return failed_checks({where: lambda: check_topic_name(topic)})

@@ -76,6 +76,30 @@ def test_lint_reports_all_problems_of_all_files(capsys: pytest.CaptureFixture[st
     assert "bad.toml: [fake] limt: there is no such key (did you mean limit?)" in capsys.readouterr().out
 
 
+def test_lint_reports_the_problems_of_all_stages_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("big.toml").write_text("""
+[pipeline]
+name = "big"
+job = "archive"
+trigger = "soon"
+[archive]
+topics = ["a("]
+file_bytes = "much"
+compresion = "zstd"
+file_records = "many"
+""")
+    assert main(["pipeline", "lint", "big.toml", "-o", "table"]) == 1
+    starts = [line.partition(": ")[2].partition(": ")[0:3:2] for line in capsys.readouterr().out.splitlines()]
+    assert [(where, what.partition(" ")[0]) for where, what in starts] == [
+        ("[archive] compresion", "there"),
+        ("[archive] path", "is"),
+        ("[archive] file_records", "takes"),
+        ("[pipeline] trigger", "'soon'"),
+        ("[archive]", "topics:"),
+        ("[archive]", "file_bytes:"),
+    ]
+
+
 def test_lint_reports_problems_found_by_the_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +149,18 @@ def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     capsys.readouterr()
     assert main(["pipeline", "status", "adhoc"]) == 0
     assert lines(capsys.readouterr().out)[0]["state"] == "done"
+
+
+def test_a_run_without_a_file_does_not_overwrite_the_status_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("orders.toml").write_text(TOML.replace('"orders"', '"fake"', 1))
+    assert main(["pipeline", "run", "orders.toml"]) == 0
+    before = Path("headrace-pipelines/fake/status.json").read_text()
+    capsys.readouterr()
+    assert main(["pipeline", "run", "fake", "--set", "fake.topics=a"]) == 1
+    error = capsys.readouterr().err
+    assert "belongs to the pipeline in " in error
+    assert error.endswith("orders.toml; add --set pipeline.name=NAME\n")
+    assert Path("headrace-pipelines/fake/status.json").read_text() == before
 
 
 @pytest.mark.parametrize(

@@ -391,15 +391,15 @@ def test_a_stop_keeps_the_results_so_far(brokers: Brokers, run: InProcessRun, to
     ("checks", "problem"),
     [
         ([], "name at least one"),
-        ([{"kind": "log", "topic": "a b"}], "check 1: Topic name is invalid"),
+        ([{"kind": "log", "topic": "a b"}], "checks[1].topic: Topic name is invalid"),
         ([{"kind": "replay", "topic": "a", "target": "a"}], "compares a with itself"),
         (
             [{"kind": "replay", "topic": "a", "target": "b", "to_time": "noon"}],
-            "check 1: 'noon' is not a",
+            "checks[1].to_time: 'noon' is not a",
         ),
         (
             [{"kind": "settled", "topic": "a", "subscription": "s", "grace": "soon"}],
-            "check 1: 'soon' is not a",
+            "checks[1].grace: 'soon' is not a",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.transform.transform_job import TopicSqlView, TransformJob, TransformSettings
+from headrace.pipeline.transform.transform_job import TopicSqlView, TransformJob, TransformSettings, Value
 
 SOURCES: dict[str, dict[str, str | bool | int | float]] = {"orders": {"topic": "orders"}}
 
@@ -35,24 +35,24 @@ def test_valid_settings_have_no_problems(folder: Path) -> None:
     [
         (TransformSettings(), "set either sql, "),
         (TransformSettings(sql="x.sql", python="x.py"), "set either sql, "),
-        (TransformSettings(sql="gone.sql"), "there is no file /gone.sql"),
+        (TransformSettings(sql="gone.sql", sources=SOURCES), "there is no file /gone.sql"),
         (TransformSettings(python="bad.py"), "/bad.py is not Python: "),
         (TransformSettings(python="x.py", to="out"), "to applies to SQL files only"),
         (TransformSettings(python="x.py", sources=SOURCES), "sources applies to SQL files only"),
         (TransformSettings(sql="x.sql", to="out"), "there is no source; add a table [transform.sources.NAME]"),
         (TransformSettings(sql="two.sql", to="out", sources=SOURCES), "/two.sql: line 1: a second SELECT"),
-        (TransformSettings(sql="x.sql", to="a/b", sources=SOURCES), "/x.sql: "),
+        (TransformSettings(sql="x.sql", to="a/b", sources=SOURCES), "to: Topic name is invalid"),
         (
             TransformSettings(sql="x.sql", to="out", sources=SOURCES, options={"delivry": "exactly-once"}),
-            "/x.sql: there is no option 'delivry'; did you mean delivery?",
+            "options: there is no option 'delivry'; did you mean delivery?",
         ),
         (
-            TransformSettings(sql="x.sql", to="out", sources={"orders": {"tpic": "orders"}}),
+            TransformSettings(sql="x.sql", to="out", sources={"orders": {"topic": "orders", "tpic": "x"}}),
             "sources.orders: ",
         ),
         (
             TransformSettings(sql="x.sql", to="out", sources={"orders": {"topic": "orders", "watermark": "late"}}),
-            "sources.orders: 'late' is not a duration",
+            "sources.orders.watermark: 'late' is not a duration",
         ),
         (
             TransformSettings(
@@ -83,3 +83,29 @@ def test_a_source_starts_at_the_beginning_by_default() -> None:
     )
     assert "startingOffsets" not in later.options
     assert later.watermark_column == "at"
+
+
+def test_all_problems_are_reported_at_once(folder: Path) -> None:
+    (folder / "many.sql").write_text("DROP TABLE x; INSERT INTO `a/b` SELECT value FROM orders; SELECT 1; SELECT 2")
+    source: dict[str, Value] = {
+        "topic": "orders",
+        "watermark": "late",
+        "onBadValue": "x",
+        "valueFormat": "json",
+        "valueSchema": "id NO",
+    }
+    settings = TransformSettings(sql="many.sql", to="c/d", sources={"orders": source}, options={"delivry": "x"})
+    found = problems_of(folder, settings)
+    assert [problem.partition(" ")[0] for problem in found] == [
+        "sources.orders.watermark:",
+        "sources.orders:",
+        "sources.orders:",
+        "options:",
+        "to:",
+        "/many.sql:",
+        "/many.sql:",
+        "/many.sql:",
+    ]
+    assert "sources.orders: valueSchema is not a list of columns" in found[1]
+    gone = TransformSettings(sql="gone.sql", sources={"orders": source}, options={"delivry": "x"})
+    assert len(problems_of(folder, gone)) == 5
