@@ -3,7 +3,9 @@ loss."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +40,7 @@ class BrokersProcess:
         self.folder = folder
         self.data = folder / "data"
         self.options = options
+        self.count = BROKERS
         ports = ports_in_a_row(2 * BROKERS)
         self.kafka, self.http = ports[:BROKERS], ports[BROKERS:]
         self.address = ",".join(f"127.0.0.1:{port}" for port in self.kafka)
@@ -49,7 +52,7 @@ class BrokersProcess:
         return self._process
 
     def start(self) -> BrokersProcess:
-        command = [HEADRACE, "serve", "--brokers", str(BROKERS), "--data", str(self.data), *self.options]
+        command = [HEADRACE, "serve", "--brokers", str(self.count), "--data", str(self.data), *self.options]
         command += ["--kafka", f"127.0.0.1:{self.kafka[0]}", "--http", f"127.0.0.1:{self.http[0]}"]
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("ab") as err:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
@@ -66,7 +69,7 @@ class BrokersProcess:
         return None
 
     def brokers(self) -> list[psutil.Process]:
-        found = [self.broker(node_id) for node_id in range(1, BROKERS + 1)]
+        found = [self.broker(node_id) for node_id in range(1, self.count + 1)]
         return [one for one in found if one is not None]
 
     def send(self, node_id: int, what: signal.Signals) -> None:
@@ -94,6 +97,26 @@ class BrokersProcess:
             self.end(signal.SIGKILL)
             for broker in brokers:
                 broker.kill()
+
+    def run(self, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command of `headrace` against the brokers."""
+        done = subprocess.run(
+            [HEADRACE, *arguments, "--server", self.address],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == expect, done.stderr
+        return done
+
+    def restart_with(self, count: int) -> None:
+        """Stop all brokers, delete the folders of the last ones, and start with so many."""
+        assert self.end(signal.SIGTERM) == 0
+        for node_id in range(count + 1, self.count + 1):
+            shutil.rmtree(self.data / f"broker-{node_id}")
+        self.count = count
+        self.start()
 
     def _says_ready(self) -> bool:
         assert self.process.poll() is None, f"it ended with {self.process.poll()}:\n{self.errors()}"
@@ -202,6 +225,68 @@ def test_a_broker_killed_under_load_loses_nothing_and_is_restarted(
     again = History(sent=history.sent, acknowledged=history.acknowledged)
     read_everything(cluster.address, "numbers", PARTITIONS, again)
     assert again.anomalies() == []
+
+
+def replicas_by_topic(cluster: BrokersProcess) -> dict[str, set[int]]:
+    """Return the numbers of replicas that the partitions of each topic have."""
+    found: dict[str, set[int]] = {}
+    for line in cluster.run("cluster", "partitions").stdout.splitlines():
+        row = json.loads(line)
+        found.setdefault(row["topic"], set()).add(len(row["replicas"]))
+    return found
+
+
+def is_healthy(cluster: BrokersProcess) -> bool:
+    command = [HEADRACE, "cluster", "health", "--server", cluster.address]
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False).returncode == 0
+
+
+def test_three_brokers_become_two_and_one_and_two_again_without_loss(
+    start_brokers: Callable[..., BrokersProcess],
+) -> None:
+    cluster = start_brokers()
+    create_replicated(cluster.address, "numbers")
+    cluster.run("topic", "create", "jobs", "-p", "1")
+    cluster.run("subscription", "create", "jobs", "workers")
+    cluster.run("schedule", "add", "jobs", "later", "--delay", "1h")
+    cluster.run("produce", "jobs", "first")
+    cluster.run("consume", "jobs", "-g", "readers", "-e")
+    topics = {"numbers", "jobs", "__acks.jobs", "__delayed.jobs", "__consumer_offsets"}
+    assert replicas_by_topic(cluster) == {topic: {3} for topic in topics}
+    refused = cluster.run("cluster", "drain", "3", "--wait", expect=1).stderr
+    assert "`headrace cluster drain 3 --reduce-replicas`" in refused
+
+    history = History()
+    with Load(cluster.address, "numbers", PARTITIONS, history) as load:
+        load.wait_acknowledged(1000)
+        cluster.run("cluster", "drain", "3", "--wait", "--reduce-replicas")
+        assert replicas_by_topic(cluster) == {topic: {2} for topic in topics}
+        load.wait_acknowledged(1000)
+    cluster.restart_with(2)
+    wait_until(lambda: is_healthy(cluster), "both brokers are in sync")
+
+    refused = cluster.run("cluster", "drain", "2", "--wait", "--reduce-replicas", expect=1).stderr
+    assert "`headrace topic alter numbers --set min.insync.replicas=1`" in refused
+    cluster.run("topic", "alter", "numbers", "--set", "min.insync.replicas=1")
+    cluster.run("cluster", "drain", "2", "--wait", "--reduce-replicas")
+    cluster.restart_with(1)
+    wait_until(lambda: is_healthy(cluster), "the last broker leads everything")
+    assert replicas_by_topic(cluster) == {topic: {1} for topic in topics}
+
+    cluster.restart_with(2)
+    cluster.run("cluster", "drain", "2", "--undo")
+    cluster.run("topic", "alter", "numbers", "--replicas", "2", "--wait")
+    assert replicas_by_topic(cluster)["numbers"] == {2}
+    read_everything(cluster.address, "numbers", PARTITIONS, history)
+    assert history.anomalies() == []
+    assert not any(history.refused.values())
+    (message,) = cluster.run("subscription", "pull", "jobs", "workers", "--ack").stdout.splitlines()
+    assert json.loads(message)["value"] == "first"
+    assert len(cluster.run("schedule", "list", "jobs").stdout.splitlines()) == 1
+    (position,) = cluster.run("group", "lag", "readers").stdout.splitlines()
+    assert json.loads(position)["lag"] == 0
+    assert cluster.end(signal.SIGTERM) == 0
+    assert "Traceback" not in cluster.errors()
 
 
 def test_a_paused_broker_is_replaced_after_the_session_timeout_and_rejoins(
