@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 from tests.integration.conftest import Figures
 from tests.integration.ensemble import ports_in_a_row
@@ -100,15 +100,17 @@ class BrokersProcess:
 
     def run(self, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a command of `headrace` against the brokers."""
-        done = subprocess.run(
-            [HEADRACE, *arguments, "--server", self.address],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        done = self._run(*arguments)
         assert done.returncode == expect, done.stderr
         return done
+
+    def succeeds(self, *arguments: str) -> bool:
+        """Run a command that may fail until all brokers know of an earlier change."""
+        return self._run(*arguments).returncode == 0
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [HEADRACE, *arguments, "--server", self.address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
     def restart_with(self, count: int) -> None:
         """Stop all brokers, delete the folders of the last ones, and start with so many."""
@@ -236,9 +238,12 @@ def replicas_by_topic(cluster: BrokersProcess) -> dict[str, set[int]]:
     return found
 
 
-def is_healthy(cluster: BrokersProcess) -> bool:
-    command = [HEADRACE, "cluster", "health", "--server", cluster.address]
-    return subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False).returncode == 0
+def publish_in_transaction(address: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "auditor"})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    producer.produce(topic, b"checked")
+    producer.commit_transaction(PATIENCE_SECONDS)
 
 
 def test_three_brokers_become_two_and_one_and_two_again_without_loss(
@@ -251,7 +256,8 @@ def test_three_brokers_become_two_and_one_and_two_again_without_loss(
     cluster.run("schedule", "add", "jobs", "later", "--delay", "1h")
     cluster.run("produce", "jobs", "first")
     cluster.run("consume", "jobs", "-g", "readers", "-e")
-    topics = {"numbers", "jobs", "__acks.jobs", "__delayed.jobs", "__consumer_offsets"}
+    publish_in_transaction(cluster.address, "audit")
+    topics = {"numbers", "jobs", "audit", "__acks.jobs", "__delayed.jobs", "__consumer_offsets", "__transaction_state"}
     assert replicas_by_topic(cluster) == {topic: {3} for topic in topics}
     refused = cluster.run("cluster", "drain", "3", "--wait", expect=1).stderr
     assert "`headrace cluster drain 3 --reduce-replicas`" in refused
@@ -263,20 +269,24 @@ def test_three_brokers_become_two_and_one_and_two_again_without_loss(
         assert replicas_by_topic(cluster) == {topic: {2} for topic in topics}
         load.wait_acknowledged(1000)
     cluster.restart_with(2)
-    wait_until(lambda: is_healthy(cluster), "both brokers are in sync")
+    wait_until(lambda: cluster.succeeds("cluster", "health"), "both brokers are in sync")
 
     refused = cluster.run("cluster", "drain", "2", "--wait", "--reduce-replicas", expect=1).stderr
     assert "`headrace topic alter numbers --set min.insync.replicas=1`" in refused
     cluster.run("topic", "alter", "numbers", "--set", "min.insync.replicas=1")
-    cluster.run("cluster", "drain", "2", "--wait", "--reduce-replicas")
+    drain = ("cluster", "drain", "2", "--wait", "--reduce-replicas")
+    wait_until(lambda: cluster.succeeds(*drain), "broker 2 holds nothing")
     cluster.restart_with(1)
-    wait_until(lambda: is_healthy(cluster), "the last broker leads everything")
+    wait_until(lambda: cluster.succeeds("cluster", "health"), "the last broker leads everything")
     assert replicas_by_topic(cluster) == {topic: {1} for topic in topics}
 
     cluster.restart_with(2)
     cluster.run("cluster", "drain", "2", "--undo")
-    cluster.run("topic", "alter", "numbers", "--replicas", "2", "--wait")
+    grow = ("topic", "alter", "numbers", "--replicas", "2", "--wait")
+    wait_until(lambda: cluster.succeeds(*grow), "both brokers hold the topic")
     assert replicas_by_topic(cluster)["numbers"] == {2}
+    publish_in_transaction(cluster.address, "audit")
+    assert len(cluster.run("consume", "audit", "-e").stdout.splitlines()) == 2
     read_everything(cluster.address, "numbers", PARTITIONS, history)
     assert history.anomalies() == []
     assert not any(history.refused.values())

@@ -60,13 +60,11 @@ async def reduce_and_drain(cluster: Cluster, node_id: int) -> None:
     _check_all_up(assignments, members, node_id)
     if others:
         reduced = {one.target.topic for one in _larger_than(len(others), assignments)}
-        min_insync = await admin.min_insync(reduced)
-        _check_min_insync({topic: min_insync[topic] for topic in reduced - INTERNAL_TOPICS}, len(others))
-        for topic in sorted(reduced & INTERNAL_TOPICS):
-            # As for a new internal topic: 2, unless a single failure would then make it unavailable.
-            lowered = (len(others) + 1) // 2
-            if lowered < min_insync[topic]:
-                await TopicAdmin(cluster).alter_configs(topic, set_to={MIN_INSYNC: str(lowered)}, back_to_default=())
+        _check_min_insync(await admin.min_insync(reduced - INTERNAL_TOPICS), len(others))
+        lowered = (len(others) + 1) // 2  # as for a new internal topic: one failure must not make it unavailable
+        for topic, wanted in (await admin.min_insync(reduced & INTERNAL_TOPICS)).items():
+            if lowered < wanted:
+                await TopicAdmin(cluster).alter_configs(topic, set_to={MIN_INSYNC: str(lowered)})
     await admin.drain(node_id, reduces_replicas=True)
     assignments = await admin.places()
     moves = _plan(_larger_than(len(others), assignments), assignments, len(others), others) if others else {}
