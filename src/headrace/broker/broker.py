@@ -86,7 +86,7 @@ class Broker:
         entropy: Entropy,
         disk: Disk,
         folder: str,
-        id_blocks: ProducerIds,
+        producer_ids: ProducerIds,
     ) -> None:
         config = catalogue.config
         self.catalogue = catalogue
@@ -97,7 +97,8 @@ class Broker:
         self.group_configs = GroupConfigs(catalogue, registry)
         self.subscription_configs = SubscriptionConfigs(catalogue, self.group_configs, registry)
         self._clock = clock
-        self._make_coordinators(id_blocks)
+        self._producer_ids = producer_ids
+        self._make_coordinators()
         sessions = FetchSessions(
             partial(entropy.integer, 1, 2**31 - 1), config.max_incremental_fetch_session_cache_slots
         )
@@ -115,7 +116,7 @@ class Broker:
         self.handlers = self._serve(entropy)
         self._admin.advertise(handler.api for handler in self.handlers)
 
-    def _make_coordinators(self, id_blocks: ProducerIds) -> None:
+    def _make_coordinators(self) -> None:
         catalogue, cluster, clock, config = self.catalogue, self.cluster, self._clock, self.catalogue.config
         self.offsets_log = OffsetsLog(catalogue, clock)
         self.coordinator = GroupCoordinator(
@@ -129,7 +130,7 @@ class Broker:
         self._transactions_log = TransactionsLog(catalogue, clock)
         self._markers = TransactionMarkers(catalogue, cluster.peers, verified, self.store.flusher.flush, clock)
         self.transactions = TransactionCoordinator(
-            self._transactions_log, self._markers, id_blocks.next, config, clock, self._session_expired
+            self._transactions_log, self._markers, self._producer_ids.next, config, clock, self._session_expired
         )
         self._verification = TransactionVerification(self.transactions, self._transactions_log, verified, cluster.peers)
         self.delayed = DelayCoordinator(catalogue, self.transactions.new_producer_id, self.store, clock)
@@ -172,6 +173,7 @@ class Broker:
         return await self.shares.offsets_lookup.names(partitions)
 
     def start(self, supervisor: Supervisor) -> None:
+        supervisor.spawn(self._producer_ids.keep_reserve(), "producer ids")
         supervisor.spawn(self.coordinator.run(), "groups")
         supervisor.spawn(self.transactions.run(), "transactions")
         supervisor.spawn(self.subscriptions.run(), "subscriptions")

@@ -4,8 +4,10 @@
     <data>/producer-ids      in the data folder: every producer id that this folder has seen is lower (the floor)
 
 - A number is never allocated twice. Otherwise two producers would be taken for one, and records dropped as duplicates.
-- Producer ids are allocated in blocks, so that a thousand producers cost one commit. The rest of a block is lost when
+- Producer ids are allocated in blocks, so that thousands of producers cost one commit. The rest of a block is lost when
   the broker stops.
+- A broker allocates a block for its first producer, and the next one when half a block is left (`keep_reserve`), so
+  that later producers do not depend on the registry being available.
 - The floor detects a registry that was rolled back to an older copy: only then is the registry's counter lower. The
   floor covers a block before any of its ids is used, and never decreases.
 - The floor does not help if another broker starts first on the older copy. Therefore the first block of each start of a
@@ -16,15 +18,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
+from collections import deque
 
-from headrace.model.errors import StorageFailure
+from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.registry.brokers import advance_operation, decode_number
 from headrace.registry.interface import BadVersion, KeyExists, NoKey, Registry
 from headrace.runtime.disk import Disk
 
+log = logging.getLogger(__name__)
+
 PRODUCER_IDS_KEY = "/producer-ids"
-BLOCK_SIZE = 1000
+BLOCK_SIZE = 10_000
+_RETRY_SECONDS = 5.0
 _FLOOR_FILE_NAME = "producer-ids"
 
 
@@ -83,22 +90,46 @@ class ProducerIds:
         self._registry = registry
         self._gap = first_gap
         self._floor = floor
-        self._block = range(0)
+        self._free: deque[range] = deque()
+        self._half_used = asyncio.Event()
         self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
+        while not self._free:
+            await self._refill(0)
+        block = self._free.popleft()
+        if len(block) > 1:
+            self._free.appendleft(block[1:])
+        if self._count() <= BLOCK_SIZE // 2:
+            self._half_used.set()
+        return block[0]
+
+    async def keep_reserve(self) -> None:
+        """After the first block, allocate another one whenever half a block or less is left. Run this in the
+        background."""
+        while True:
+            await self._half_used.wait()
+            try:
+                await self._refill(BLOCK_SIZE // 2)
+                self._half_used.clear()
+            except (HeadraceError, OSError) as error:
+                log.warning("reserving producer ids failed error=%s left=%d", error, self._count())
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _refill(self, minimum: int) -> None:
+        """Allocate a block, unless more than `minimum` ids are left."""
         async with self._allocating:
-            if not self._block:
-                at_least = 0 if self._floor is None else self._floor.value
-                before = await advance_counter(
-                    self._registry, PRODUCER_IDS_KEY, self._gap + BLOCK_SIZE, at_least=at_least
-                )
-                first, self._gap = before + self._gap, 0
-                if self._floor is not None:
-                    await self._floor.raise_to(first + BLOCK_SIZE)
-                self._block = range(first, first + BLOCK_SIZE)
-            producer_id, self._block = self._block[0], self._block[1:]
-            return producer_id
+            if self._count() > minimum:
+                return
+            at_least = 0 if self._floor is None else self._floor.value
+            before = await advance_counter(self._registry, PRODUCER_IDS_KEY, self._gap + BLOCK_SIZE, at_least=at_least)
+            first, self._gap = before + self._gap, 0
+            if self._floor is not None:
+                await self._floor.raise_to(first + BLOCK_SIZE)
+            self._free.append(range(first, first + BLOCK_SIZE))
+
+    def _count(self) -> int:
+        return sum(map(len, self._free))
 
 
 def gap_of_start(cluster_id: str, node_id: int, broker_epoch: int) -> int:

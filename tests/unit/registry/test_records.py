@@ -21,7 +21,14 @@ from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.brokers import cluster_id
 from headrace.registry.configs import load_broker_configs, store_broker_configs
 from headrace.registry.counters import BLOCK_SIZE, ProducerIds, advance_counter, gap_of_start
-from headrace.registry.interface import Create, RegistryDamaged, RegistryEntry, RegistryOperation, Set
+from headrace.registry.interface import (
+    Create,
+    RegistryDamaged,
+    RegistryEntry,
+    RegistryOperation,
+    RegistryUnavailable,
+    Set,
+)
 from headrace.registry.topics import TopicRecords
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 
@@ -173,6 +180,47 @@ async def test_a_block_of_producer_ids_costs_one_commit() -> None:
     entry = await registry.get("/producer-ids")
     assert entry is not None
     assert entry.version == 0
+
+
+async def test_thousands_of_producers_get_ids_while_the_registry_is_unavailable() -> None:
+    registry = SimRegistry()
+    producer_ids = ProducerIds(registry)
+    reserving = asyncio.create_task(producer_ids.keep_reserve())
+    given = [await producer_ids.next() for _ in range(BLOCK_SIZE - BLOCK_SIZE // 2)]
+    await reached(registry, 2 * BLOCK_SIZE)
+    registry.unavailable = True
+    given += [await producer_ids.next() for _ in range(BLOCK_SIZE + BLOCK_SIZE // 2)]
+    assert given == list(range(2 * BLOCK_SIZE))
+    with pytest.raises(RegistryUnavailable):
+        await producer_ids.next()
+    reserving.cancel()
+
+
+async def test_a_reservation_that_failed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.registry.counters._RETRY_SECONDS", 0)
+    registry = SimRegistry()
+    producer_ids = ProducerIds(registry)
+    await producer_ids.next()
+    registry.unavailable = True
+    reserving = asyncio.create_task(producer_ids.keep_reserve())
+    for _ in range(BLOCK_SIZE // 2):
+        await producer_ids.next()
+        await asyncio.sleep(0)
+    assert not reserving.done()
+    registry.unavailable = False
+    await reached(registry, 2 * BLOCK_SIZE)
+    reserving.cancel()
+
+
+async def reached(registry: SimRegistry, allocated: int) -> None:
+    """Return when so many producer ids have been allocated, and the task that allocated them has seen that."""
+    while True:
+        entry = await registry.get("/producer-ids")
+        if entry is not None and int(entry.value) >= allocated:
+            break
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_the_cluster_id_is_made_once() -> None:

@@ -215,23 +215,31 @@ class PartitionRequests:
 
     async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
         if request.is_drained:
-            await self._check_drain(request.broker_id)
+            await self._check_drain(request.broker_id, request.reduces_replicas)
         await drain(self._registry, request.broker_id, is_drained=request.is_drained)
         return DrainBrokerResponse()
 
-    async def _check_drain(self, node_id: int) -> None:
+    async def _check_drain(self, node_id: int, reduces_replicas: bool) -> None:
         if await self._registry.get(epoch_key(node_id)) is None:
             raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
         others = sum(not node.is_draining for node in self._catalogue.live_brokers.values() if node.node_id != node_id)
-        records = (record for topic in self._catalogue for record in topic.partition_records.values())
         needed = max(
-            (len(record.replicas) - len(record.removing) for record in records if node_id in record.replicas), default=0
+            (
+                len(record.replicas) - len(record.removing)
+                for topic in self._catalogue
+                if not topic.is_colocated  # it follows its owner
+                for record in topic.partition_records.values()
+                if node_id in record.replicas
+            ),
+            default=0,
         )
-        if needed > others:
-            raise PolicyViolation(
-                f"broker {node_id} has partitions with {needed} replicas, but only {others} other brokers are "
-                "available; start another broker first"
-            )
+        if needed <= others or (reduces_replicas and others):
+            return
+        reduce = f", or reduce the replicas with `headrace cluster drain {node_id} --reduce-replicas`" if others else ""
+        raise PolicyViolation(
+            f"broker {node_id} has partitions with {needed} replicas, but only {others} other brokers are "
+            f"available; start another broker first{reduce}"
+        )
 
     # Changes
 

@@ -10,6 +10,7 @@ import click
 
 from headrace.cli.cluster.health import HealthProblem, find_problems, replicas_per_broker
 from headrace.cli.cluster.reassign import reassign, wait_until_none
+from headrace.cli.cluster.replication import reduce_and_drain
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import FAILED
 from headrace.cli.options import confirm, server_option, yes_option
@@ -110,14 +111,20 @@ def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, ser
 @click.argument("broker", type=click.IntRange(0))
 @click.option("--undo", is_flag=True, help="Cancel the drain, so that the broker is used again.")
 @click.option("--wait", is_flag=True, help="Wait until the broker holds no replicas.")
+@click.option(
+    "--reduce-replicas",
+    is_flag=True,
+    help="Reduce the replicas of all topics, also internal ones, that have more than there are other brokers.",
+)
 @server_option
-def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
+def drain(broker: int, *, undo: bool, wait: bool, reduce_replicas: bool, server: str) -> None:
     """Move all leaders and replicas from BROKER to the other brokers.
 
-    A drain persists across restarts until it is cancelled with --undo.
+    A drain persists across restarts until it is cancelled with --undo. It fails if a topic has more replicas than
+    there are other brokers, unless --reduce-replicas allows fewer.
     """
-    if undo and wait:
-        raise click.UsageError("--wait cannot be combined with --undo")
+    if undo and (wait or reduce_replicas):
+        raise click.UsageError("--wait and --reduce-replicas cannot be combined with --undo")
 
     async def work(cluster: Cluster) -> None:
         admin = ClusterAdmin(cluster)
@@ -125,7 +132,10 @@ def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
         async def count_held() -> int:
             return replicas_per_broker(await admin.places())[broker]
 
-        await admin.drain(broker, is_drained=not undo)
+        if reduce_replicas:
+            await reduce_and_drain(cluster, broker)
+        else:
+            await admin.drain(broker, is_drained=not undo)
         if wait:
             await wait_until_none(count_held, f"replicas on broker {broker}")
 

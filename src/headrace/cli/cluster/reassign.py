@@ -67,7 +67,12 @@ def read_plan(data: bytes) -> Reassignments:
 def spread_over(assignments: Iterable[PartitionReplicas], brokers: Iterable[BrokerView]) -> Reassignments:
     """Return a small set of moves that spreads these partitions evenly over exactly these brokers."""
     current = {assignment.target: target_replicas(assignment) for assignment in assignments}
-    candidates = {
+    return balance_replicas(current, broker_records(brokers))
+
+
+def broker_records(brokers: Iterable[BrokerView]) -> dict[int, BrokerRecord]:
+    """Return the brokers as the placement needs them."""
+    return {
         broker.node_id: BrokerRecord(
             node_id=broker.node_id,
             epoch=NO_EPOCH,
@@ -77,7 +82,6 @@ def spread_over(assignments: Iterable[PartitionReplicas], brokers: Iterable[Brok
         )
         for broker in brokers
     }
-    return balance_replicas(current, candidates)
 
 
 def target_replicas(assignment: PartitionReplicas) -> tuple[int, ...]:
@@ -186,23 +190,35 @@ def reassign(
             nodes = to if to is not None else _target_brokers(members, assignments.values(), added, removed)
             own = [assignment for target, assignment in assignments.items() if _is_movable(target, topics)]
             moves = _spread(own, [_available_broker(members, node_id) for node_id in nodes])
-        errors = {} if dry_run else await _start(admin, moves, throttle, wait=wait)
-        results = {target: error.message for target, error in errors.items()}
-        rows = [
-            {
-                **target._asdict(),
-                "replicas": target_replicas(assignments[target]),
-                "target": moves[target],
-                "result": results.get(target, "not begun" if dry_run else "begun"),
-            }
-            for target in sorted(moves)
-        ]
-        return rows, errors
+        errors = {} if dry_run else await start_moves(admin, moves, throttle, wait=wait)
+        return move_rows(assignments, moves, errors, dry_run=dry_run), errors
 
     rows, errors = with_cluster(server, work)
-    print_rows(rows, ("topic", "partition", "replicas", "target", "result"), output)
-    print_status(_summary(len(rows), len(errors), throttle, wait=wait, dry_run=dry_run))
+    print_rows(rows, MOVE_COLUMNS, output)
+    print_status(summarize_moves(len(rows), len(errors), throttle, wait=wait, dry_run=dry_run))
     return FAILED if errors else 0
+
+
+MOVE_COLUMNS = ("topic", "partition", "replicas", "target", "result")
+
+
+def move_rows(
+    assignments: Mapping[TopicPartition, PartitionReplicas],
+    moves: Reassignments,
+    errors: PartitionErrors,
+    *,
+    dry_run: bool,
+) -> list[dict[str, Any]]:
+    results = {target: error.message for target, error in errors.items()}
+    return [
+        {
+            **target._asdict(),
+            "replicas": target_replicas(assignments[target]),
+            "target": moves[target],
+            "result": results.get(target, "not begun" if dry_run else "begun"),
+        }
+        for target in sorted(moves)
+    ]
 
 
 @reassign.command()
@@ -247,7 +263,10 @@ def set_throttle(rate: int, server: str) -> None:
     print_status(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle removed")
 
 
-async def _start(admin: ClusterAdmin, moves: Reassignments, throttle: int | None, *, wait: bool) -> PartitionErrors:
+async def start_moves(
+    admin: ClusterAdmin, moves: Reassignments, throttle: int | None = None, *, wait: bool
+) -> PartitionErrors:
+    """Start these moves and return the errors; with `wait`, return when all others have completed."""
     if not moves:
         return {}
     if throttle is not None:
@@ -331,7 +350,7 @@ def _spread(assignments: Collection[PartitionReplicas], brokers: Collection[Brok
         replicas_max = max(len(target_replicas(assignment)) for assignment in assignments)
         raise CommandFailed(
             f"{replicas_max} replicas do not fit on {len(brokers)} brokers; "
-            "add brokers, or use --plan to reduce the replicas"
+            "add brokers, or reduce the replicas with `headrace topic alter TOPIC --replicas N`"
         ) from None
 
 
@@ -358,7 +377,7 @@ def _available_broker(members: ClusterMembers, node_id: int) -> BrokerView:
     return broker
 
 
-def _summary(count: int, errors: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:
+def summarize_moves(count: int, errors: int, throttle: int | None = None, *, wait: bool, dry_run: bool) -> str:
     if not count:
         return "nothing to move: all partitions have their target replicas"
     if dry_run:

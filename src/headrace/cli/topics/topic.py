@@ -7,10 +7,14 @@ from typing import Any
 
 import click
 
+from headrace.cli.cluster.reassign import MOVE_COLUMNS, Reassignments, move_rows, start_moves, summarize_moves
+from headrace.cli.cluster.replication import plan_topic_resize
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.failure import FAILED
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.start_position import log_bounds
+from headrace.client.admin.cluster_admin import MIN_INSYNC, ClusterAdmin, PartitionErrors, PartitionReplicas
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
@@ -122,20 +126,53 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
 @click.argument("name")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a config; repeatable.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Reset a config to its default; repeatable.")
+@click.option("-r", "--replicas", type=click.IntRange(1), metavar="N", help="Change the number of replicas to N.")
+@click.option("--wait", is_flag=True, help="Wait until all partitions have N replicas.")
 @dry_run_option
 @server_option
-def alter(name: str, changes: Sequence[str], unset: Sequence[str], dry_run: bool, server: str) -> None:
-    """Change configs of the topic NAME."""
-    if not changes and not unset:
-        raise click.UsageError("nothing to change: specify --set NAME=VALUE or --unset NAME")
+@output_option
+def alter(
+    name: str,
+    *,
+    changes: Sequence[str],
+    unset: Sequence[str],
+    replicas: int | None,
+    wait: bool,
+    dry_run: bool,
+    server: str,
+    output: str | None,
+) -> int:
+    """Change configs of the topic NAME, or its number of replicas.
+
+    New replicas are in sync before superfluous ones are removed. Replicas on brokers that are down or draining are
+    replaced or removed first.
+    """
+    if not changes and not unset and replicas is None:
+        raise click.UsageError("nothing to change: specify --set NAME=VALUE, --unset NAME or --replicas N")
+    if wait and replicas is None:
+        raise click.UsageError("--wait requires --replicas")
     set_to = parse_settings(changes)
-    with_cluster(
-        server,
-        lambda cluster: TopicAdmin(cluster).alter_configs(
-            name, set_to=set_to, back_to_default=unset, validate_only=dry_run
-        ),
-    )
-    print_status(f"topic {name} {'could be altered' if dry_run else 'altered'}")
+
+    async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], PartitionErrors]:
+        admin = ClusterAdmin(cluster)
+        assignments: Sequence[PartitionReplicas] = ()
+        moves: Reassignments = {}
+        if replicas is not None:
+            min_insync = set_to.get(MIN_INSYNC, "")
+            assignments, moves = await plan_topic_resize(
+                admin, name, replicas, min_insync=int(min_insync) if min_insync.isdecimal() else None
+            )
+        if changes or unset:
+            await TopicAdmin(cluster).alter_configs(name, set_to=set_to, back_to_default=unset, validate_only=dry_run)
+            print_status(f"topic {name} {'could be altered' if dry_run else 'altered'}")
+        errors = {} if dry_run else await start_moves(admin, moves, wait=wait)
+        return move_rows({one.target: one for one in assignments}, moves, errors, dry_run=dry_run), errors
+
+    rows, errors = with_cluster(server, work)
+    if replicas is not None:
+        print_rows(rows, MOVE_COLUMNS, output)
+        print_status(summarize_moves(len(rows), len(errors), wait=wait, dry_run=dry_run))
+    return FAILED if errors else 0
 
 
 @topic.command()

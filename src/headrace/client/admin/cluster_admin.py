@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from headrace.client.admin.config_requests import alter_configs
+from headrace.client.admin.config_requests import alter_configs, describe_configs
 from headrace.client.admin.topic_admin import ResourceType, partition_sizes
 from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
@@ -54,7 +54,7 @@ from headrace.wire.messages.replicas import (
 
 THROTTLED_RATE = "follower.replication.throttled.rate"
 
-_MIN_INSYNC = "min.insync.replicas"
+MIN_INSYNC = "min.insync.replicas"
 _OF_ALL_BROKERS = ""
 _PREFERRED, _UNCLEAN = 0, 1
 _PARTITIONS_PER_REQUEST = 100  # a broker processes them one by one, within the request timeout
@@ -152,7 +152,7 @@ class ClusterAdmin:
         async def call(names: Sequence[str]) -> None:
             resources = [
                 DescribeConfigsResource(
-                    resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[_MIN_INSYNC]
+                    resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[MIN_INSYNC]
                 )
                 for name in names
             ]
@@ -212,9 +212,15 @@ class ClusterAdmin:
         """Elect a leader that may lack committed records, which are lost then."""
         return await self._elect(targets, _UNCLEAN)
 
-    async def drain(self, node_id: int, *, is_drained: bool = True) -> None:
-        """Move all replicas off a broker, or let it hold replicas again."""
-        await self._cluster.call_until_success(DrainBrokerRequest(broker_id=node_id, is_drained=is_drained))
+    async def drain(self, node_id: int, *, is_drained: bool = True, reduces_replicas: bool = False) -> None:
+        """Move all replicas off a broker, or let it hold replicas again. With `reduces_replicas`, the caller reduces
+        the replicas of the topics that have more than there are other brokers; they do not move before."""
+        await self._cluster.call_until_success(DrainBrokerRequest(node_id, is_drained, reduces_replicas))
+
+    async def config(self, node_id: int, name: str) -> str | None:
+        """The value of a broker's config."""
+        (config,) = await describe_configs(self._cluster, (ResourceType.BROKER, str(node_id)), [name])
+        return config.value
 
     async def throttle(self, bytes_per_second: int | None) -> None:
         """Limit the bytes per second that each broker replicates to catch up; None removes the limit."""

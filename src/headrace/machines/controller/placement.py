@@ -5,12 +5,14 @@
 - Within this constraint, the numbers of replicas per broker differ as little as possible, and so do the numbers of
   preferred leaders (first replicas).
 - `place_replicas` assigns new partitions. `balance_replicas` moves existing ones, and as few as possible.
+  `resize_replicas` changes their number of replicas.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from headrace.model.errors import InvalidReplicationFactor
@@ -55,6 +57,33 @@ def balance_replicas(current: Mapping[Key, Nodes], brokers: Mapping[int, BrokerR
     moved = {key for key, nodes in target.items() if {*nodes} != {*current[key]}}
     loads.leaders.update(nodes[0] for key, nodes in current.items() if key not in moved)
     return loads.led({key: target[key] for key in current if key in moved})
+
+
+def resize_replicas(
+    current: Mapping[Key, Nodes], replication: int, brokers: Mapping[int, BrokerRecord], others: Iterable[Nodes] = ()
+) -> dict[Key, Nodes]:
+    """Return the partitions that do not have this number of replicas, with their new replicas. `others` are the
+    replicas of all other partitions.
+
+    Existing replicas on these brokers stay, the first one always. If there are too many, a replica is removed that
+    shares its rack with another one, or else one on a broker with many replicas."""
+    _check_replication(replication, brokers)
+    loads = _BrokerLoads(brokers)
+    resized = {
+        key: tuple(node_id for node_id in nodes if node_id in brokers)
+        for key, nodes in current.items()
+        if len(nodes) != replication
+    }
+    unchanged = [nodes for key, nodes in current.items() if key not in resized]
+    for nodes in (*others, *unchanged, *resized.values()):
+        for node_id in nodes:
+            if node_id in brokers:
+                loads.count(node_id, 1)
+    for key, nodes in resized.items():
+        resized[key] = loads.filled(loads.reduced(nodes, replication), replication)
+    stays = {key for key, nodes in resized.items() if nodes[0] == current[key][0]}
+    loads.leaders.update(nodes[0] for nodes in (*others, *unchanged, *(resized[key] for key in stays)))
+    return resized | loads.led({key: nodes for key, nodes in resized.items() if key not in stays})
 
 
 def _balance_new_replicas(current: Mapping[Key, Nodes], target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
@@ -198,6 +227,15 @@ class _BrokerLoads:
             nodes += (best,)
         return nodes
 
+    def reduced(self, nodes: Nodes, replication: int) -> Nodes:
+        """Remove replicas from `nodes` down to the replication factor, but not the first, and discount them."""
+        while len(nodes) > replication:
+            racks = Counter(self._rack[node_id] for node_id in nodes)
+            worst = max(nodes[1:], key=partial(self._crowding, racks))
+            self.count(worst, -1)
+            nodes = tuple(node_id for node_id in nodes if node_id != worst)
+        return nodes
+
     def led(self, target: Mapping[Key, Nodes]) -> dict[Key, Nodes]:
         """Reorder the replicas so that the brokers are first replicas as evenly as possible."""
         led = {}
@@ -234,16 +272,18 @@ class _BrokerLoads:
         racks = Counter(self._rack[node_id] for node_id in nodes)
 
         def rank(node_id: int) -> tuple[float, ...]:
-            rack = self._rack[node_id]
             return (
-                racks[rack],
-                self._rack_load[rack] / self._rack_size[rack],
-                self.load[node_id],
+                *self._crowding(racks, node_id),
                 sum(self._together[node_id, other] for other in nodes),
                 self.leaders[node_id],
             )
 
         return min((node_id for node_id in self.load if node_id not in nodes), key=rank)
+
+    def _crowding(self, racks: Mapping[str | int, int], node_id: int) -> tuple[float, ...]:
+        """Rank a broker by the partition's replicas in its rack, then by the load of the rack and of the broker."""
+        rack = self._rack[node_id]
+        return racks[rack], self._rack_load[rack] / self._rack_size[rack], self.load[node_id]
 
 
 def _with_leader_first(leader: int, nodes: Nodes) -> Nodes:

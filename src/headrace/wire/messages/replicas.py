@@ -107,12 +107,14 @@ class ElectLeadersResponse(ApiMessage, versions=(0, 2), flexible_since=2):
     replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
 
 
-# DrainBroker (10000, Headrace): move all replicas off a broker, or end that.
+# DrainBroker (10000, Headrace): move all replicas off a broker, or end that. With `reduces_replicas` it succeeds even
+# if the other brokers are too few for the replicas of some topics, because the client will reduce these replicas.
 
 
 class DrainBrokerRequest(ApiMessage, versions=(0, 0), flexible_since=0):
     broker_id: int = wire(INT32)
     is_drained: bool = wire(BOOL, default=True)
+    reduces_replicas: bool = wire(BOOL, tag=0)
 
 
 class DrainBrokerResponse(ApiMessage, versions=(0, 0), flexible_since=0):

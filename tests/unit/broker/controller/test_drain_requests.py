@@ -16,10 +16,14 @@ OK = 0
 
 
 async def drain(
-    registered_partitions: RegisteredPartitions, node_id: int, *, is_drained: bool = True
+    registered_partitions: RegisteredPartitions,
+    node_id: int,
+    *,
+    is_drained: bool = True,
+    reduces_replicas: bool = False,
 ) -> DrainBrokerResponse:
     handler = RequestHandler(apis.DRAIN_BROKER, registered_partitions.requests.drain)
-    response = await handler.handle(DrainBrokerRequest(node_id, is_drained), context())
+    response = await handler.handle(DrainBrokerRequest(node_id, is_drained, reduces_replicas), context())
     assert response is not None
     return response
 
@@ -62,6 +66,7 @@ async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> N
     response = await drain(registered_partitions, 3)
     assert (response.error_code, await is_drained(registered_partitions, 3)) == (PolicyViolation.code, False)
     assert "start another broker first" in (response.error_message or "")
+    assert "`headrace cluster drain 3 --reduce-replicas`" in (response.error_message or "")
     registered_partitions.start(4, is_draining=True)
     assert (await drain(registered_partitions, 3)).error_code == PolicyViolation.code, (
         "one that is about to go is no help"
@@ -79,6 +84,32 @@ async def test_replicas_to_be_removed_are_not_counted() -> None:
     registered_partitions = RegisteredPartitions(1, 2, 3)
     await registered_partitions.register(1, 2, 3)
     await registered_partitions.add("t", replace(led_partition(1, 2, 3), removing=(3,)))
+    assert (await drain(registered_partitions, 3)).error_code == OK
+
+
+async def test_a_drain_is_accepted_if_the_client_will_reduce_the_replicas() -> None:
+    registered_partitions = RegisteredPartitions(1, 2, 3)
+    await registered_partitions.register(1, 2, 3)
+    await registered_partitions.add("t", led_partition(1, 2, 3))
+    assert (await drain(registered_partitions, 3, reduces_replicas=True)).error_code == OK
+    assert await is_drained(registered_partitions, 3)
+
+
+async def test_the_last_broker_cannot_be_drained_by_reducing_replicas() -> None:
+    registered_partitions = RegisteredPartitions(1)
+    await registered_partitions.register(1)
+    await registered_partitions.add("t", led_partition(1))
+    response = await drain(registered_partitions, 1, reduces_replicas=True)
+    assert response.error_code == PolicyViolation.code
+    assert "--reduce-replicas" not in (response.error_message or "")
+
+
+async def test_colocated_replicas_are_not_counted_because_they_follow_their_owner() -> None:
+    registered_partitions = RegisteredPartitions(1, 2, 3)
+    await registered_partitions.register(1, 2, 3)
+    await registered_partitions.add("t", replace(led_partition(1, 2, 3), removing=(3,)))
+    owner = registered_partitions.catalogue.topic("t").id
+    await registered_partitions.add("__acks.t", led_partition(1, 2, 3), owner=owner)
     assert (await drain(registered_partitions, 3)).error_code == OK
 
 

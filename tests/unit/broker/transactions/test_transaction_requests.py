@@ -100,7 +100,17 @@ async def test_a_fenced_producer_gets_the_error_of_its_version(
     assert await producer.init(claims=True, version=version) == error.code
 
 
-async def test_an_unavailable_registry_gives_coordinator_not_available(simulated_broker: SimulatedBroker) -> None:
+async def test_new_producers_are_accepted_while_the_registry_is_unavailable(simulated_broker: SimulatedBroker) -> None:
+    given = [await init(simulated_broker)]
+    simulated_broker.registry.unavailable = True
+    given += [await init(simulated_broker) for _ in range(5000)]
+    assert {error for error, _, _ in given} == {0}
+    assert len({producer_id for _, producer_id, _ in given}) == len(given)
+
+
+async def test_without_a_reserve_an_unavailable_registry_gives_coordinator_not_available(
+    simulated_broker: SimulatedBroker,
+) -> None:
     simulated_broker.registry.unavailable = True
     assert await init(simulated_broker) == (CoordinatorNotAvailable.code, -1, -1)
     assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=1_000) == (

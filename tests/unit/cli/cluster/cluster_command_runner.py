@@ -1,4 +1,4 @@
-"""Run commands of `headrace cluster` against a scripted cluster."""
+"""Run commands of `headrace cluster` and `headrace topic` against a scripted cluster."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ClusterCommandRunner:
         self.there = AdministeredCluster(1, 2, 3)
         self.stderr = ""
         self._capsys = capsys
-        for module in ("cluster.cluster", "cluster.reassign"):
+        for module in ("cluster.cluster", "cluster.reassign", "topics.topic"):
             monkeypatch.setattr(f"headrace.cli.{module}.with_cluster", self._with_cluster)
 
-    def play(self, *arguments: str, expect: int = 0) -> list[dict[str, Any]]:
-        """Run a command; the rows that it prints. What it says besides is in `descriptions`."""
-        assert main(["cluster", *arguments]) == expect
+    def play(self, *arguments: str, noun: str = "cluster", expect: int = 0) -> list[dict[str, Any]]:
+        """Run a command and return the rows that it prints. Its other output is in `stderr`."""
+        assert main([noun, *arguments]) == expect
         captured = self._capsys.readouterr()
         self.stderr = captured.err
         return [json.loads(line) for line in captured.out.splitlines()]

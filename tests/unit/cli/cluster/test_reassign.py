@@ -113,8 +113,8 @@ def test_too_few_brokers_are_rejected(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--topic", "orders", "--to", "1", expect=1)
     assert (
-        harness.stderr
-        == "error: 2 replicas do not fit on 1 brokers; add brokers, or use --plan to reduce the replicas\n"
+        harness.stderr == "error: 2 replicas do not fit on 1 brokers; add brokers, or reduce the replicas with "
+        "`headrace topic alter TOPIC --replicas N`\n"
     )
 
 

@@ -70,11 +70,14 @@ class AdministeredCluster:
         self.live = {node_id: _broker(node_id) for node_id in node_ids}
         self.records: dict[tuple[str, int], PartitionRecord] = {}
         self.min_insync = 1
+        self.min_insync_of: dict[str, int] = {}
+        self.internal_replication = 3
         self.page_size = 1000
         self.polls_left: int | None = None
         self.busy = 0
         self.controller_id = min(node_ids)
         self.drains: list[tuple[int, bool]] = []
+        self.reduces_replicas = False  # of the last drain
         self.throttles: list[tuple[str, str, int, str | None]] = []
         self.brokers: list[ScriptedBroker] = []
 
@@ -128,11 +131,16 @@ class AdministeredCluster:
     def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
         for requested in request.resources:
-            assert (requested.resource_type, requested.configuration_keys) == (2, ["min.insync.replicas"])
-            config = DescribeConfigsResourceResult(name="min.insync.replicas", value=str(self.min_insync))
-            results.append(
-                DescribeConfigsResult(resource_type=2, resource_name=requested.resource_name, configs=[config])
-            )
+            assert requested.configuration_keys is not None
+            (name,) = requested.configuration_keys
+            if requested.resource_type == 4:
+                assert name.endswith(".replication.factor")
+                value = self.internal_replication
+            else:
+                assert name == "min.insync.replicas"
+                value = self.min_insync_of.get(requested.resource_name, self.min_insync)
+            config = DescribeConfigsResourceResult(name=name, value=str(value))
+            results.append(DescribeConfigsResult(0, None, requested.resource_type, requested.resource_name, [config]))
         return DescribeConfigsResponse(results=results)
 
     def _log_dirs(self, node_id: int) -> Callable[[DescribeLogDirsRequest], DescribeLogDirsResponse]:
@@ -206,6 +214,7 @@ class AdministeredCluster:
 
     def _drain(self, request: DrainBrokerRequest) -> DrainBrokerResponse:
         self.drains.append((request.broker_id, request.is_drained))
+        self.reduces_replicas = request.reduces_replicas
         if request.broker_id not in self.live:
             return DrainBrokerResponse(error_code=InvalidRequest.code, error_message="no such broker")
         return DrainBrokerResponse()
@@ -214,7 +223,11 @@ class AdministeredCluster:
         result = []
         for requested in request.resources:
             result.append(AlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name))
-            assert requested.resource_type == 4
+            if requested.resource_type == 2:
+                (config,) = requested.configs
+                assert config.name == "min.insync.replicas"
+                self.min_insync_of[requested.resource_name] = int(config.value or 1)
+                continue
             self.throttles += [
                 (requested.resource_name, c.name, c.config_operation, c.value) for c in requested.configs
             ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.machines.replication.replication_model import broker_record, brokers_up
 
 from headrace.machines.controller import placement
-from headrace.machines.controller.placement import balance_replicas, place_replicas
+from headrace.machines.controller.placement import balance_replicas, place_replicas, resize_replicas
 from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.registry_records import BrokerRecord
 
@@ -160,3 +160,55 @@ def test_the_work_grows_in_proportion_to_the_partitions(monkeypatch: pytest.Monk
         current = dict(enumerate(place_replicas(partitions, 3, in_racks(*"abc"), {}, {})))
         assert balance_replicas(current, in_racks(*"abcccc"))
     assert examined[500] < 3 * examined[250]
+
+
+@given(st.data(), clusters, st.integers(1, 30))
+def test_resized_partitions_keep_their_leader_and_as_many_replicas_as_possible(
+    data: st.DataObject, size: int, partitions: int
+) -> None:
+    before, after = data.draw(st.integers(1, size)), data.draw(st.integers(1, size))
+    brokers = brokers_up(*range(1, size + 1))
+    current = dict(enumerate(place_replicas(partitions, before, brokers, {}, {})))
+    resized = resize_replicas(current, after, brokers)
+    assert resized.keys() == (set() if before == after else current.keys())
+    for key, nodes in resized.items():
+        assert nodes[0] == current[key][0]
+        assert len(set(nodes)) == after
+        assert len({*nodes} & {*current[key]}) == min(before, after)
+    assert difference(replicas_of(resized.values()), brokers) <= 2
+
+
+@pytest.mark.parametrize("replication", [2, 3])
+def test_resized_partitions_are_in_as_many_racks_as_possible(replication: int) -> None:
+    brokers = in_racks("a", "a", "b", "b", "c")
+    resized = resize_replicas({0: (1, 2, 3, 4), 1: (1,), 2: (2, 1, 4, 5)}, replication, brokers)
+    assert [len(racks_of(nodes, brokers)) for nodes in resized.values()] == [
+        min(replication, 2),
+        replication,
+        replication,
+    ]
+
+
+def test_replicas_elsewhere_are_removed_first_and_replaced_if_there_are_too_few() -> None:
+    brokers = brokers_up(1, 2, 4)
+    assert resize_replicas({0: (1, 2, 9), 1: (2, 9, 1)}, 2, brokers) == {0: (1, 2), 1: (2, 1)}
+    (nodes,) = resize_replicas({0: (1, 9)}, 3, brokers).values()
+    assert (nodes[0], {*nodes}) == (1, {1, 2, 4})
+
+
+def test_leadership_is_spread_evenly_if_the_first_replicas_are_removed() -> None:
+    brokers = brokers_up(1, 2)
+    current = dict.fromkeys(range(4), (9, 1, 2))
+    resized = resize_replicas(current, 2, brokers, others=[(1, 2), (1, 2)])
+    assert sorted(nodes[0] for nodes in resized.values()) == [1, 2, 2, 2]
+
+
+def test_new_replicas_go_to_the_brokers_that_hold_the_least() -> None:
+    brokers = brokers_up(1, 2, 3)
+    assert resize_replicas({0: (1,)}, 2, brokers, others=[(2, 1), (2, 1)]) == {0: (1, 3)}
+
+
+@pytest.mark.parametrize("replication", [0, 3])
+def test_a_partition_cannot_have_no_replicas_or_more_than_there_are_brokers(replication: int) -> None:
+    with pytest.raises(InvalidReplicationFactor):
+        resize_replicas({0: (1,)}, replication, brokers_up(1, 2))

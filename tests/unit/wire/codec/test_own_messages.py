@@ -31,6 +31,9 @@ def test_the_bytes_of_drain_broker() -> None:
     request = DrainBrokerRequest(broker_id=3, is_drained=False)
     assert encoded(request, 0) == b"\0\0\0\x03\0\0"
     assert decode(DrainBrokerRequest, 0, memoryview(encoded(request, 0))) == request
+    reducing = DrainBrokerRequest(broker_id=3, reduces_replicas=True)
+    assert encoded(reducing, 0) == b"\0\0\0\x03\x01" + b"\x01\0\x01\x01", "one tag, 0, of one byte"
+    assert decode(DrainBrokerRequest, 0, memoryview(encoded(reducing, 0))) == reducing
     response = DrainBrokerResponse(error_code=42, error_message="no")
     assert encoded(response, 0) == b"\0\0\0\0\0\x2a\x03no\0"
     assert decode(DrainBrokerResponse, 0, memoryview(encoded(response, 0))) == response
