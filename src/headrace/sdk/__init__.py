@@ -8,6 +8,7 @@ from headrace.client.produce.producer import Receipt
 from headrace.client.queues.redrive import DeadLetter
 from headrace.model.errors import (
     HeadraceError,
+    InvalidRequest,
     MessageTooLarge,
     ProducerFenced,
     RequestTimedOut,
@@ -15,7 +16,7 @@ from headrace.model.errors import (
 )
 from headrace.sdk.async_client import AsyncClient
 from headrace.sdk.client import Client
-from headrace.sdk.errors import LeaseLost, NotEncodable, PublishFailed, Reject, Retry
+from headrace.sdk.errors import ClientClosed, LeaseLost, NotEncodable, PublishFailed, Reject, Retry
 from headrace.sdk.incoming import Reply, Undecodable
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import NewMessage
@@ -30,10 +31,12 @@ __all__ = [
     "AsyncStream",
     "AsyncTransaction",
     "Client",
+    "ClientClosed",
     "CommitInDoubt",
     "DeadLetter",
     "DeliveryTimedOut",
     "HeadraceError",
+    "InvalidRequest",
     "LeaseLost",
     "Message",
     "MessageTooLarge",

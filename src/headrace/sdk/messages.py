@@ -20,7 +20,7 @@ from typing import Self
 
 import msgspec
 
-from headrace.client.admin.subscription_admin import END, START, Position, SubscriptionAdmin
+from headrace.client.admin.subscription_admin import Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage as Leased
 from headrace.client.queues.leased_messages import LeaseReceipt
@@ -45,7 +45,7 @@ _EXTENSIONS_PER_LEASE = 3  # one failed extension does no harm
 class SubscribeOptions(msgspec.Struct, frozen=True):
     """The options of a consumer; `AsyncClient.subscribe` documents them."""
 
-    start: str
+    start: Position
     prefetch: int
     concurrency: int | None
     lease_seconds: float | None
@@ -176,7 +176,7 @@ class AsyncMessages:
 
     async def take(self) -> AsyncMessage | None:
         """The next message; None after `stop` or `close`."""
-        if not self._is_begun:
+        if not self._is_begun and not self._stopping.is_requested:
             await self._begin()
         return await self._stopping.wait_unless_stopped(self._take)
 
@@ -216,17 +216,18 @@ class AsyncMessages:
 
     async def _begin(self) -> None:
         async with self._take_lock:
-            if self._is_begun:
+            if self._is_begun or self._is_closed:
                 return
             await self._ensure_topic(self.subscription.topic)
             topic, name = self.subscription.topic, self.subscription.name
             admin = SubscriptionAdmin(self._cluster)
-            await admin.create(topic, name, Position(START if self._options.start == "earliest" else END))
+            await admin.create(topic, name, self._options.start)
             lease_seconds = self._options.lease_seconds
             if lease_seconds is None:
                 configs = await admin.configs(topic, name)
                 lease_seconds = int(configs.get(_LEASE_CONFIG) or _LEASE_DEFAULT_MS) / 1000
-            self._extender.spawn(self._extend_leases(lease_seconds), f"leases of {name}")
+            if not self._is_closed:
+                self._extender.spawn(self._extend_leases(lease_seconds), f"leases of {name}")
             self._is_begun = True
 
     async def _take(self) -> AsyncMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from headrace.sdk import (
     AsyncStream,
     AsyncTransaction,
     Client,
+    ClientClosed,
     Message,
     Messages,
     PublishFailed,
@@ -27,7 +29,9 @@ from headrace.sdk import (
     Reply,
     Stream,
     Transaction,
+    Unreachable,
 )
+from headrace.sdk.loop_thread import LoopThread
 from headrace.testkit import EmbeddedBroker
 
 
@@ -219,6 +223,83 @@ async def test_a_call_on_the_clients_own_loop_is_rejected(broker: EmbeddedBroker
 
         await client.work("loop", "workers", handler)
         assert refused == ["this would wait for itself: on the client's own loop, use the async methods"]
+
+
+def test_the_environment_names_the_brokers_unless_the_program_does(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_SERVER", broker.address)
+    with Client() as client:
+        assert client.publish("environment", "a").offset == 0
+    monkeypatch.setenv("HEADRACE_SERVER", "127.0.0.1:1")
+    with Client(broker.address) as client:
+        assert client.publish("environment", "b").offset == 1
+    with Client(timeout=0.05) as client, pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        client.publish("environment", "c")
+
+
+def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="headrace")
+    begun = threading.Event()
+
+    def watch(record: logging.LogRecord) -> bool:
+        if "no broker" in record.getMessage():
+            begun.set()
+        return True
+
+    caplog.handler.addFilter(watch)
+    with (
+        EmbeddedBroker({"num.partitions": "1"}) as broker,
+        Client(broker.address) as client,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        client.publish("orders", "a")
+        broker.stop()
+        publishing = [threads.submit(client.publish, "orders", text) for text in ("b", "c")]
+        assert begun.wait(30)
+        broker.start()
+        assert sorted(one.result(60).offset for one in publishing) == [1, 2]
+    texts = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "headrace"]
+    assert [(level, text.partition(" error=")[0].partition(" broker=")[0]) for level, text in texts] == [
+        ("WARNING", "no broker is reachable, will retry"),
+        ("INFO", "brokers are reachable again"),
+    ]
+    assert f"cannot connect to {broker.address}: connection refused" in texts[0][1]
+
+
+def test_a_closed_client_says_so(broker: EmbeddedBroker) -> None:
+    client = Client(broker.address)
+    client.publish("closing", "a")
+    messages = client.subscribe("closing", "workers")
+    message = messages.take()
+    assert message is not None
+    client.close()
+    client.close()
+    for call in (
+        lambda: client.publish("closing", "b"),
+        lambda: client.subscribe("closing", "workers"),
+        lambda: client.consume("closing"),
+        lambda: client.work("closing", "workers", print),
+        messages.take,
+        message.ack,
+    ):
+        with pytest.raises(ClientClosed, match="This client is closed; create another one"):
+            call()
+
+
+def test_a_call_that_waits_when_the_client_is_closed_says_so() -> None:
+    loop, begun = LoopThread("loop"), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(loop.call, wait())
+        assert begun.wait(20)
+        loop.stop()
+        with pytest.raises(ClientClosed):
+            waiting.result(20)
 
 
 def _write_error(message: Message) -> str:
