@@ -255,7 +255,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path, broker: BrokerProcess) -> Non
     """Run every block of docs/sdk.md as one program; its functions are called with a client."""
     page = (ROOT / "docs" / "sdk.md").read_text()
     blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
-    calls = ["publish", "work", "configure", "read", "book", "ask"]
+    calls = ["publish", "work", "configure", "drain", "administer", "read", "book", "ask"]
     assert all(f"async def {name}(client: AsyncClient)" in page for name in calls)
     program = "\n".join(blocks).replace("127.0.0.1:9092", broker.address)
     program += f"""

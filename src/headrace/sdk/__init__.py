@@ -21,6 +21,7 @@ from headrace.sdk.incoming import Reply, Undecodable
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import NewMessage
 from headrace.sdk.streams import AsyncStream, Record
+from headrace.sdk.subscription_state import Backlog, PeekedMessage
 from headrace.sdk.sync_messages import Message, Messages, Stream, Transaction
 from headrace.sdk.transaction import AsyncTransaction
 
@@ -30,6 +31,7 @@ __all__ = [
     "AsyncMessages",
     "AsyncStream",
     "AsyncTransaction",
+    "Backlog",
     "Client",
     "ClientClosed",
     "CommitInDoubt",
@@ -43,6 +45,7 @@ __all__ = [
     "Messages",
     "NewMessage",
     "NotEncodable",
+    "PeekedMessage",
     "ProducerFenced",
     "PublishFailed",
     "Receipt",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from headrace.client.admin.subscription_admin import END, START, Position
 from headrace.model.configs import Value, value_text
 from headrace.model.errors import InvalidConfig, InvalidRequest, InvalidTopic
 from headrace.model.names import check_topic_name
+from headrace.sdk.times import time_ms
 
 _STARTS = ("earliest", "latest")
 _COMMITS = ("auto", "manual")
@@ -29,6 +31,15 @@ def start_position(start: object) -> Position:
     """The position of `start`: "earliest" or "latest"."""
     check_choice("start", start, _STARTS)
     return Position(START if start == "earliest" else END)
+
+
+def seek_position(to: str | datetime, now_ms: int) -> Position:
+    """The position of `to`: "earliest", "latest", or a time."""
+    if to in _STARTS:
+        return start_position(to)
+    if not isinstance(to, datetime) and not (isinstance(to, str) and to[:1].isdigit() and not to.isdigit()):
+        raise InvalidRequest(f'to={to!r} is not valid; use "earliest", "latest", or a time: "2027-01-01T09:00:00Z"')
+    return Position(timestamp_ms=min(time_ms(to), now_ms))
 
 
 def check_commit(commit: object) -> None:

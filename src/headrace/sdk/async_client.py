@@ -23,13 +23,15 @@ from functools import partial
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
+from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
-from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
+from headrace.client.admin.topic_admin import HIGH_WATERMARK, NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.connections.address import Address, parse_addresses
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.connections.transport import Transport
 from headrace.client.errors import Unreachable
+from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import ProducerSettings, Receipt
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
 from headrace.client.queues.redrive import DeadLetter, RedriveResult
@@ -48,6 +50,7 @@ from headrace.sdk.arguments import (
     check_name,
     check_topic,
     config_texts,
+    seek_position,
     start_position,
 )
 from headrace.sdk.errors import ClientClosed
@@ -56,6 +59,7 @@ from headrace.sdk.messages import AsyncMessages, SubscribeOptions
 from headrace.sdk.outgoing import Headers, NewMessage, encode_body, encode_key
 from headrace.sdk.publishing import MessagePublisher
 from headrace.sdk.streams import AsyncStream, Committing, Start
+from headrace.sdk.subscription_state import Backlog, PeekedMessage, total_backlog
 from headrace.sdk.times import Duration, Time, duration_seconds
 from headrace.sdk.transaction import AsyncTransaction
 from headrace.sdk.working import AsyncHandler, Handler, reply, run_handlers
@@ -313,6 +317,33 @@ class AsyncClient:
         await self._publishing.ensure_topic(topic)
         await SubscriptionAdmin(self.cluster).create(topic, subscription, position, settings)
 
+    async def backlog(self, topic: str, subscription: str) -> Backlog:
+        """The number of unsettled messages of the subscription."""
+        check_topic(topic)
+        check_name("subscription", subscription)
+        return total_backlog(await SubscriptionAdmin(self.cluster).describe(subscription, [topic]))
+
+    async def peek(self, topic: str, subscription: str, count: int = 10) -> list[PeekedMessage]:
+        """Up to `count` unsettled messages, oldest first in each partition, without leasing them."""
+        check_topic(topic)
+        check_name("subscription", subscription)
+        check_count("count", count)
+        found: list[PeekedMessage] = []
+        async with aclosing(SubscriptionAdmin(self.cluster).peek(topic, subscription)) as peeked:
+            async for message in peeked:
+                found.append(PeekedMessage(message))
+                if len(found) == count:
+                    break
+        return found
+
+    async def seek(self, topic: str, subscription: str, to: Start | Time) -> None:
+        """Move the subscription to the oldest message ("earliest"), to the end ("latest") or to a time. Its leases end,
+        and all messages after the position are delivered again, settled or not."""
+        check_topic(topic)
+        check_name("subscription", subscription)
+        position = seek_position(to, self.cluster.clock.now_ms())
+        await SubscriptionAdmin(self.cluster).seek(topic, subscription, position)
+
     async def dead_letters(self, topic: str) -> list[DeadLetter]:
         """The dead letters of the topic that were neither redriven nor discarded."""
         queue = await self._dead_letter_queue(topic)
@@ -328,6 +359,14 @@ class AsyncClient:
         if queue is None:
             return RedriveResult()
         return await queue.redrive(selection)
+
+    async def discard(self, topic: str, letters: Iterable[DeadLetter]) -> RedriveResult:
+        """Settle these dead letters without sending them back."""
+        selection = DeadLetterSelection(ids=_letter_ids(letters))
+        queue = await self._dead_letter_queue(topic)
+        if queue is None:
+            return RedriveResult()
+        return await queue.discard(selection)
 
     # --- streams and topics ---
 
@@ -348,6 +387,18 @@ class AsyncClient:
             check_name("group", group)
         return self._opened(AsyncStream(self.cluster, names, group, start, commit))
 
+    async def lag(self, group: str) -> dict[str, int]:
+        """The number of records of each topic that the group has not read yet, by its committed offsets."""
+        check_name("group", group)
+        lags: dict[str, int] = {}
+        for one in await GroupAdmin(self.cluster).lag(group):
+            lags[one.target.topic] = lags.get(one.target.topic, 0) + one.lag
+        return lags
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, without internal ones."""
+        return [topic.name for topic in await TopicAdmin(self.cluster).list() if not topic.internal]
+
     async def create_topic(
         self, topic: str, *, partitions: int | None = None, configs: Mapping[str, Value] | None = None
     ) -> bool:
@@ -360,6 +411,27 @@ class AsyncClient:
         except TopicAlreadyExists:
             return False
         return True
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Delete the topic with its messages, subscriptions and dead letters; False if it does not exist."""
+        check_topic(topic)
+        admin = TopicAdmin(self.cluster)
+        try:
+            await admin.describe(topic)
+            await SubscriptionAdmin(self.cluster).clear_group_configs(topic)
+            await admin.delete(topic)
+        except UnknownTopicOrPartition:
+            return False
+        return True
+
+    async def purge(self, topic: str) -> None:
+        """Delete all messages that the topic has now, for all subscriptions and streams. To empty one subscription
+        only, `seek` it to "latest"."""
+        check_topic(topic)
+        admin = TopicAdmin(self.cluster)
+        view = await admin.describe(topic)
+        targets = [TopicPartition(topic, partition.partition) for partition in view.partitions]
+        await admin.trim(dict.fromkeys(targets, HIGH_WATERMARK))
 
     # --- inside ---
 

@@ -87,11 +87,19 @@ class Client:
     subscribe = blocking_open(AsyncClient.subscribe, Messages)
     work = blocking_until_stopped(AsyncClient.work)
     create_subscription = blocking(AsyncClient.create_subscription)
+    backlog = blocking(AsyncClient.backlog)
+    peek = blocking(AsyncClient.peek)
+    seek = blocking(AsyncClient.seek)
     dead_letters = blocking(AsyncClient.dead_letters)
     redrive = blocking(AsyncClient.redrive)
+    discard = blocking(AsyncClient.discard)
 
     consume = blocking_open(AsyncClient.consume, Stream)
+    lag = blocking(AsyncClient.lag)
+    topics = blocking(AsyncClient.topics)
     create_topic = blocking(AsyncClient.create_topic)
+    delete_topic = blocking(AsyncClient.delete_topic)
+    purge = blocking(AsyncClient.purge)
 
     @property
     def _portal(self) -> LoopThread:

@@ -19,6 +19,7 @@ from headrace.sdk import (
     AsyncMessages,
     AsyncStream,
     AsyncTransaction,
+    Backlog,
     Client,
     ClientClosed,
     Message,
@@ -98,6 +99,10 @@ def check_types_of_sync_methods(client: Client, message: Message, stream: Stream
     assert_type(client.subscribe("orders", "billing", prefetch=1), Messages)
     assert_type(client.consume(["orders"], commit="manual"), Stream)
     assert_type(client.transaction("payments", timeout=1.0), Transaction)
+    assert_type(client.subscribe("orders", "billing").take(), Message | None)
+    assert_type(client.subscribe("orders", "billing").take(timeout="5s"), Message | None)
+    assert_type(client.subscribe("orders", "billing").take(5, "5s"), list[Message])
+    assert_type(client.backlog("orders", "billing"), Backlog)
     client.publish("orders")  # type: ignore[call-arg]
     client.subscribe("orders", "billing", start="middle")  # type: ignore[arg-type]
     message.nack(delay="5s", reason=1)  # type: ignore[arg-type]
@@ -133,6 +138,22 @@ def test_messages_are_settled_by_hand(client: Client) -> None:
                 break
             message.ack()
     assert texts == [("a", 2), ("b", 1)]
+
+
+def test_several_messages_are_taken_and_settled(client: Client) -> None:
+    client.publish_many("several", ["a", "b", "c"])
+    with client.subscribe("several", "workers") as messages:
+        taken = messages.take(2, timeout="10s")
+        assert [message.text for message in taken] == ["a", "b"]
+        for message in taken:
+            message.ack()
+        assert client.backlog("several", "workers").messages == 1
+        assert [message.text for message in client.peek("several", "workers")] == ["c"]
+        last = messages.take(timeout="10s")
+        assert last is not None
+        last.ack()
+        assert messages.take(5, timeout=0) == []
+        assert messages.take(timeout=0) is None
 
 
 def test_handlers_run_in_threads_and_may_settle_messages(client: Client) -> None:
