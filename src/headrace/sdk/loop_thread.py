@@ -30,7 +30,8 @@ class BlockingPortal:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_open = True
         self._loop = loop
-        self._scheduling = threading.Lock()  # what is scheduled while the portal is open runs before the loop stops
+        # What is scheduled while the portal is open runs before the loop stops. Reentrant, for signal handlers.
+        self._scheduling = threading.RLock()
 
     def call(self, coroutine: Coroutine[Any, Any, T], interruption: Interruption | None = None) -> T:
         """Return or raise what the coroutine does. If the wait is interrupted (Ctrl-C), the coroutine is cancelled;

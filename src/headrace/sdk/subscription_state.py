@@ -7,8 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.client.admin.subscription_admin import PartitionBacklog
-from headrace.client.admin.subscription_admin import PeekedMessage as Peeked
+from headrace.client.admin.subscription_admin import PartitionBacklog, PeekedRecord
 from headrace.model.ids import MessageId
 from headrace.sdk.incoming import Received
 from headrace.sdk.times import time_of
@@ -30,7 +29,7 @@ class PeekedMessage(Received):
 
     __slots__ = ("attempts", "state")
 
-    def __init__(self, peeked: Peeked) -> None:
+    def __init__(self, peeked: PeekedRecord) -> None:
         record = peeked.record
         message_id = MessageId(record.topic, record.partition, record.offset)
         super().__init__(message_id, record.timestamp_ms, record.key, record.value, record.headers)
