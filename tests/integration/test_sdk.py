@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -254,7 +255,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path, broker: BrokerProcess) -> Non
     """Run every block of docs/sdk.md as one program; its functions are called with a client."""
     page = (ROOT / "docs" / "sdk.md").read_text()
     blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
-    calls = ["publish", "work", "configure", "read", "book", "ask"]
+    calls = ["publish", "work", "configure", "drain", "administer", "read", "book", "ask"]
     assert all(f"async def {name}(client: AsyncClient)" in page for name in calls)
     program = "\n".join(blocks).replace("127.0.0.1:9092", broker.address)
     program += f"""
@@ -283,3 +284,64 @@ test_an_order_is_billed()
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     assert [line for line in ran.stdout.splitlines() if line.startswith("ran ")] == [f"ran {name}" for name in calls]
+
+
+INTERRUPTED_WORKER = """
+import signal, sys
+from headrace import Client
+
+def on_interrupt(*args):
+    print("interrupted", flush=True)
+    signal.default_int_handler(*args)
+
+def handle(message):
+    print("begin", message.text, flush=True)
+    print("end", sys.stdin.readline(), flush=True)
+
+signal.signal(signal.SIGINT, on_interrupt)
+with Client(sys.argv[1]) as client:
+    try:
+        client.work("jobs", "workers", handle, concurrency=1)
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt", flush=True)
+"""
+
+
+@pytest.fixture
+def interrupted_worker(broker: BrokerProcess) -> Iterator[subprocess.Popen[str]]:
+    """A worker whose handler runs until it reads a line, and which has been interrupted once."""
+    with Client(broker.address) as client:
+        client.publish_many("jobs", ["a", "b"])
+    command = [sys.executable, "-c", INTERRUPTED_WORKER, broker.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "begin a\n"
+        worker.send_signal(signal.SIGINT)
+        assert worker.stdout.readline() == "interrupted\n"
+        yield worker
+        worker.kill()
+
+
+def test_ctrl_c_lets_the_handler_end_and_acks_its_message(
+    broker: BrokerProcess, interrupted_worker: subprocess.Popen[str]
+) -> None:
+    out, _ = interrupted_worker.communicate("done\n", timeout=PATIENCE_SECONDS)
+    assert out.split() == ["end", "done", "KeyboardInterrupt"]
+    assert interrupted_worker.returncode == 0
+    with Client(broker.address) as client:
+        message = client.subscribe("jobs", "workers").take()
+        assert message is not None
+        assert (message.text, message.attempt) == ("b", 1), "the first message is acked, the second was not begun"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_handler(
+    broker: BrokerProcess, interrupted_worker: subprocess.Popen[str]
+) -> None:
+    interrupted_worker.send_signal(signal.SIGINT)
+    assert interrupted_worker.wait(PATIENCE_SECONDS) == 0
+    assert interrupted_worker.stdout is not None
+    assert interrupted_worker.stdout.read().split() == ["interrupted", "KeyboardInterrupt"]
+    with Client(broker.address) as client:
+        message = client.subscribe("jobs", "workers").take()
+        assert message is not None
+        assert (message.text, message.attempt) == ("a", 1), "the message is released, which counts no delivery"

@@ -237,7 +237,9 @@ class Cluster:
         found = self.view.topics.get(name)
         if found is None:
             code = self.view.topic_errors.get(name, UnknownTopicOrPartition.code)
-            raise error_of_code(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
+            is_unknown = code == UnknownTopicOrPartition.code
+            why = f"there is no topic {name!r}" if is_unknown else f"topic {name!r}: {error_of_code(code).message}"
+            raise error_of_code(code, why)
         return found
 
     async def partition(self, topic: str, partition: int) -> PartitionView:

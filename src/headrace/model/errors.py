@@ -19,9 +19,12 @@ class HeadraceError(Exception):
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
 
+    def __str__(self) -> str:
+        return super().__str__() or (type(self).__doc__ or "").strip()
+
     @property
     def message(self) -> str:
-        return str(self) or (type(self).__doc__ or "").strip()
+        return str(self)
 
 
 class RetriableError(HeadraceError):

@@ -8,6 +8,7 @@ from headrace.client.produce.producer import Receipt
 from headrace.client.queues.redrive import DeadLetter
 from headrace.model.errors import (
     HeadraceError,
+    InvalidRequest,
     MessageTooLarge,
     ProducerFenced,
     RequestTimedOut,
@@ -15,11 +16,12 @@ from headrace.model.errors import (
 )
 from headrace.sdk.async_client import AsyncClient
 from headrace.sdk.client import Client
-from headrace.sdk.errors import LeaseLost, NotEncodable, PublishFailed, Reject, Retry
+from headrace.sdk.errors import ClientClosed, LeaseLost, NotEncodable, PublishFailed, Reject, Retry
 from headrace.sdk.incoming import Reply, Undecodable
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import NewMessage
 from headrace.sdk.streams import AsyncStream, Record
+from headrace.sdk.subscription_state import Backlog, PeekedMessage
 from headrace.sdk.sync_messages import Message, Messages, Stream, Transaction
 from headrace.sdk.transaction import AsyncTransaction
 
@@ -29,17 +31,21 @@ __all__ = [
     "AsyncMessages",
     "AsyncStream",
     "AsyncTransaction",
+    "Backlog",
     "Client",
+    "ClientClosed",
     "CommitInDoubt",
     "DeadLetter",
     "DeliveryTimedOut",
     "HeadraceError",
+    "InvalidRequest",
     "LeaseLost",
     "Message",
     "MessageTooLarge",
     "Messages",
     "NewMessage",
     "NotEncodable",
+    "PeekedMessage",
     "ProducerFenced",
     "PublishFailed",
     "Receipt",

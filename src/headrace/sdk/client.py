@@ -17,8 +17,9 @@ import threading
 from typing import Self
 from weakref import WeakSet
 
-from headrace.sdk.async_client import DEFAULT_ADDRESS, AsyncClient
-from headrace.sdk.loop_thread import LoopThread, blocking, blocking_open
+from headrace.sdk.async_client import AsyncClient
+from headrace.sdk.errors import ClientClosed
+from headrace.sdk.loop_thread import LoopThread, blocking, blocking_open, blocking_until_stopped
 from headrace.sdk.sync_messages import Messages, Stream, Transaction
 from headrace.sdk.times import Duration
 
@@ -37,7 +38,7 @@ class Client:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         client_id: str = "headrace-sdk",
         timeout: Duration = 60.0,
@@ -81,16 +82,24 @@ class Client:
     transaction = blocking_open(AsyncClient.transaction, Transaction)
 
     request = blocking(AsyncClient.request)
-    respond = blocking(AsyncClient.respond)
+    respond = blocking_until_stopped(AsyncClient.respond)
 
     subscribe = blocking_open(AsyncClient.subscribe, Messages)
-    work = blocking(AsyncClient.work)
+    work = blocking_until_stopped(AsyncClient.work)
     create_subscription = blocking(AsyncClient.create_subscription)
+    backlog = blocking(AsyncClient.backlog)
+    peek = blocking(AsyncClient.peek)
+    seek = blocking(AsyncClient.seek)
     dead_letters = blocking(AsyncClient.dead_letters)
     redrive = blocking(AsyncClient.redrive)
+    discard = blocking(AsyncClient.discard)
 
     consume = blocking_open(AsyncClient.consume, Stream)
+    lag = blocking(AsyncClient.lag)
+    topics = blocking(AsyncClient.topics)
     create_topic = blocking(AsyncClient.create_topic)
+    delete_topic = blocking(AsyncClient.delete_topic)
+    purge = blocking(AsyncClient.purge)
 
     @property
     def _portal(self) -> LoopThread:
@@ -99,7 +108,7 @@ class Client:
         if running is None:
             with self._starting:
                 if self._is_closed:
-                    raise RuntimeError("this client is closed")
+                    raise ClientClosed
                 if self._running is None:
                     self._running = LoopThread("headrace-client")
                     _running.add(self)

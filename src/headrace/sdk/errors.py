@@ -25,8 +25,12 @@ class LeaseLost(InvalidRecordState):
     """The message was not settled: its lease has ended, and it is or will be redelivered."""
 
 
+class ClientClosed(HeadraceError, RuntimeError):
+    """This client is closed; create another one."""
+
+
 class NotEncodable(InvalidRecord):
-    """The value is not bytes, text or None, and has no JSON form."""
+    """The value is not bytes, text or None, and has no JSON form; or the key is not bytes or text."""
 
 
 class PublishFailed(HeadraceError):

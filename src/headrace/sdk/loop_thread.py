@@ -12,8 +12,12 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent import futures
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from headrace.sdk.errors import ClientClosed
+from headrace.sdk.stopping import Interruption
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,23 +30,49 @@ class BlockingPortal:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_open = True
         self._loop = loop
+        # What is scheduled while the portal is open runs before the loop stops. Reentrant, for signal handlers.
+        self._scheduling = threading.RLock()
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return or raise what the coroutine does. If the wait is interrupted (Ctrl-C), the coroutine is cancelled."""
+    def call(self, coroutine: Coroutine[Any, Any, T], interruption: Interruption | None = None) -> T:
+        """Return or raise what the coroutine does. If the wait is interrupted (Ctrl-C), the coroutine is cancelled;
+        with an `interruption`, it may end by itself first, and a second Ctrl-C cancels it."""
+        future = self._schedule(coroutine)
+        try:
+            return future.result()
+        except futures.CancelledError:
+            if self.is_open:
+                raise
+            raise ClientClosed from None
+        except KeyboardInterrupt:
+            if interruption is not None:
+                self.post(interruption.request)
+                futures.wait([future])
+            raise
+        finally:
+            future.cancel()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Call it on the loop without waiting; allowed in a signal handler."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """Later calls raise `ClientClosed`."""
+        with self._scheduling:
+            self.is_open = False
+
+    def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
         try:
             is_inside = asyncio.get_running_loop() is self._loop
         except RuntimeError:
             is_inside = False
-        if is_inside or not self.is_open:
+        if is_inside:
             coroutine.close()
-            why = "would wait for itself: on the client's own loop, use the async methods"
-            raise RuntimeError(f"this {why if is_inside else 'client is closed'}")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            raise RuntimeError("this would wait for itself: on the client's own loop, use the async methods")
+        with self._scheduling:
+            if self.is_open:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise ClientClosed
 
     def run(self, function: Callable[[], T]) -> T:
         """Call the function on the loop, and return or raise what it does."""
@@ -61,13 +91,9 @@ class LoopThread(BlockingPortal):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def post(self, callback: Callable[[], object]) -> None:
-        """Call it on the loop without waiting; allowed in a signal handler."""
-        self._loop.call_soon_threadsafe(callback)
-
     def stop(self) -> None:
-        self.is_open = False
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.close()
+        self.post(self._loop.stop)
         self._thread.join()
 
     def _run(self) -> None:
@@ -103,6 +129,26 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
     @wraps(method)
     def call(self: _SyncObject, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._portal.call(method(self._inner, *args, **kwargs))
+
+    call.__qualname__ = method.__qualname__.removeprefix("Async")
+    return call
+
+
+def blocking_until_stopped(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The synchronous form of an async method that runs handlers. Ctrl-C stops it: the handlers that run end, and their
+    messages are settled, before KeyboardInterrupt is raised. A second Ctrl-C does not wait for them."""
+
+    @wraps(method)
+    def call(self: _SyncObject, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        interruption = Interruption()
+
+        async def run() -> T:
+            with interruption:
+                return await method(self._inner, *args, **kwargs)
+
+        return self._portal.call(run(), interruption)
 
     call.__qualname__ = method.__qualname__.removeprefix("Async")
     return call

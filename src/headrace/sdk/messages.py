@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 import msgspec
 
-from headrace.client.admin.subscription_admin import END, START, Position, SubscriptionAdmin
+from headrace.client.admin.subscription_admin import Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage as Leased
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import EXTEND, RELEASE, FailedSettlement, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import HeadraceError
-from headrace.runtime.tasks import Supervisor
+from headrace.runtime.tasks import Supervisor, wait_until_set
+from headrace.sdk.arguments import check_count
 from headrace.sdk.errors import LeaseLost, Reject, Retry
 from headrace.sdk.incoming import Received
 from headrace.sdk.stopping import StopSignal
@@ -45,7 +48,7 @@ _EXTENSIONS_PER_LEASE = 3  # one failed extension does no harm
 class SubscribeOptions(msgspec.Struct, frozen=True):
     """The options of a consumer; `AsyncClient.subscribe` documents them."""
 
-    start: str
+    start: Position
     prefetch: int
     concurrency: int | None
     lease_seconds: float | None
@@ -174,11 +177,24 @@ class AsyncMessages:
             if not self._is_entered:
                 await self.close()
 
-    async def take(self) -> AsyncMessage | None:
-        """The next message; None after `stop` or `close`."""
-        if not self._is_begun:
+    @overload
+    async def take(self, count: None = None, timeout: Duration | None = None) -> AsyncMessage | None: ...  # noqa: ASYNC109
+    @overload
+    async def take(self, count: int, timeout: Duration | None = None) -> list[AsyncMessage]: ...  # noqa: ASYNC109
+    async def take(self, count: int | None = None, timeout: Duration | None = None) -> object:  # noqa: ASYNC109
+        """The next message; with `count` a list of up to so many. Waits for the first one, at most for `timeout`.
+
+        After the timeout, `stop` or `close` it returns None, or an empty list.
+        """
+        if count is not None:
+            check_count("count", count)
+        seconds = None if timeout is None else duration_seconds(timeout)
+        if not self._is_begun and not self._stopping.is_requested:
             await self._begin()
-        return await self._stopping.wait_unless_stopped(self._take)
+        taken = await self._stopping.wait_unless_stopped(partial(self._take, count or 1, seconds)) or []
+        if count is not None:
+            return taken
+        return taken[0] if taken else None
 
     def stop(self) -> None:
         """Deliver no more messages."""
@@ -216,30 +232,62 @@ class AsyncMessages:
 
     async def _begin(self) -> None:
         async with self._take_lock:
-            if self._is_begun:
+            if self._is_begun or self._is_closed:
                 return
             await self._ensure_topic(self.subscription.topic)
             topic, name = self.subscription.topic, self.subscription.name
             admin = SubscriptionAdmin(self._cluster)
-            await admin.create(topic, name, Position(START if self._options.start == "earliest" else END))
+            await admin.create(topic, name, self._options.start)
             lease_seconds = self._options.lease_seconds
             if lease_seconds is None:
                 configs = await admin.configs(topic, name)
                 lease_seconds = int(configs.get(_LEASE_CONFIG) or _LEASE_DEFAULT_MS) / 1000
-            self._extender.spawn(self._extend_leases(lease_seconds), f"leases of {name}")
+            if not self._is_closed:
+                self._extender.spawn(self._extend_leases(lease_seconds), f"leases of {name}")
             self._is_begun = True
 
-    async def _take(self) -> AsyncMessage:
-        async with self._take_lock:
-            while self._options.concurrency is not None and len(self._leased) >= self._options.concurrency:
-                self._room.clear()
-                await self._room.wait()
-            while not self._prefetched:
-                leased = await self.subscription.lease(self._options.prefetch, _WAIT_SECONDS)
-                self._prefetched.extend(leased)  # looked up after the wait: `_drop_lost_leases` replaces the deque
-            message = AsyncMessage(self._prefetched.popleft(), self, self._cluster.clock.monotonic())
-            self._leased[message.leased.receipt] = message
-            return message
+    async def _take(self, count: int, seconds: float | None) -> list[AsyncMessage]:
+        """At least one message, and up to `count` of those that are leased at once; none after `seconds`."""
+        until = None if seconds is None else self._cluster.clock.monotonic() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._take_lock.acquire()
+        except TimeoutError:
+            return []
+        try:
+            count = min(count, await self._wait_for_room(until))
+            if count and not self._prefetched:
+                await self._prefetch(count, until)
+            now = self._cluster.clock.monotonic()
+            given = [self._prefetched.popleft() for _ in range(min(count, len(self._prefetched)))]
+            messages = [AsyncMessage(leased, self, now) for leased in given]
+            self._leased.update((message.leased.receipt, message) for message in messages)
+            return messages
+        finally:
+            self._take_lock.release()
+
+    async def _wait_for_room(self, until: float | None) -> int:
+        """The number of messages that may be delivered, at least one; 0 when the time is up."""
+        if self._options.concurrency is None:
+            return sys.maxsize
+        while (room := self._options.concurrency - len(self._leased)) <= 0:
+            self._room.clear()
+            if not await wait_until_set(self._room, self._seconds_left(until)):
+                return 0
+        return room
+
+    async def _prefetch(self, count: int, until: float | None) -> None:
+        """Lease messages; returns when there are some, or when the time is up. Asks the leaders at least once."""
+        while not self._prefetched:
+            left = self._seconds_left(until)
+            wait_seconds = _WAIT_SECONDS if left is None else min(left, _WAIT_SECONDS)
+            leased = await self.subscription.lease(max(self._options.prefetch, count), wait_seconds)
+            self._prefetched.extend(leased)  # looked up after the wait: `_drop_lost_leases` replaces the deque
+            if not leased and left is not None and left <= wait_seconds:
+                return
+
+    def _seconds_left(self, until: float | None) -> float | None:
+        return None if until is None else max(0.0, until - self._cluster.clock.monotonic())
 
     async def _extend_leases(self, lease_seconds: float) -> None:
         """Extend all leases of this client periodically, until it is closed and all are settled."""

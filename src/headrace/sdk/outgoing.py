@@ -18,6 +18,7 @@ from headrace.client.queues.schedule import When
 from headrace.model.errors import InvalidRequest
 from headrace.model.message_headers import DEDUP_ID, PRIORITY, TAGS, TTL, InvalidHeader, check_priority
 from headrace.model.names import delayed_topic
+from headrace.sdk.arguments import check_count, check_name, check_topic
 from headrace.sdk.errors import NotEncodable
 from headrace.sdk.times import Duration, Time, duration_ms, time_ms
 
@@ -58,6 +59,9 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 def outgoing_message(topic: str, message: NewMessage) -> OutgoingMessage:
     """Raises `HeadraceError`s for invalid messages."""
+    check_topic(topic)
+    if message.partition is not None:
+        check_count("partition", message.partition, 0)
     value, headers = encode_body(message.value, message.headers)
     headers += _delivery_headers(message)
     when = _when(message)
@@ -79,7 +83,7 @@ def outgoing_message(topic: str, message: NewMessage) -> OutgoingMessage:
 
 def encode_body(value: Any, headers: Headers | None = None) -> tuple[bytes | None, list[Header]]:
     """The bytes of a value, and the headers, including the content type of text."""
-    encoded = [(name, text.encode() if isinstance(text, str) else text) for name, text in (headers or {}).items()]
+    encoded = _encode_headers({} if headers is None else headers)
     body, content_type = _encode_value(value)
     if content_type is not None and not any(name.lower() == CONTENT_TYPE for name, _ in encoded):
         encoded.append((CONTENT_TYPE, content_type))
@@ -87,7 +91,20 @@ def encode_body(value: Any, headers: Headers | None = None) -> tuple[bytes | Non
 
 
 def encode_key(key: str | bytes | None) -> bytes | None:
-    return key.encode() if isinstance(key, str) else key
+    if isinstance(key, str):
+        return key.encode()
+    if key is None or isinstance(key, bytes):
+        return key
+    raise NotEncodable(f"a key is text or bytes, not {key!r}; write key=str(...)")
+
+
+def _encode_headers(headers: Headers) -> list[tuple[str, bytes]]:
+    if not isinstance(headers, Mapping):
+        raise InvalidHeader(f"headers={headers!r} is not valid; use a dict of names and values")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str | bytes):
+            raise InvalidHeader(f"the header {name!r} cannot be {value!r}; names are text, values are text or bytes")
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers.items()]
 
 
 def _encode_value(value: Any) -> tuple[bytes | None, bytes | None]:
@@ -121,16 +138,17 @@ def _delivery_headers(message: NewMessage) -> list[Header]:
     headers: list[Header] = []
     if message.priority is not None:
         check_priority(str(message.priority))
-        headers.append((PRIORITY, b"%d" % message.priority))
+        headers.append((PRIORITY, str(message.priority).encode()))
     if message.ttl is not None:
         headers.append((TTL, b"%dms" % duration_ms(message.ttl)))
     if message.dedup_id is not None:
+        check_name("dedup_id", message.dedup_id)
         headers.append((DEDUP_ID, message.dedup_id.encode()))
     if isinstance(message.tags, str):
         raise InvalidHeader(f'tags are several words; write tags=["{message.tags}"]')
     tags = list(message.tags)
     if tags:
-        if any("," in tag or not tag.strip() for tag in tags):
+        if any(not isinstance(tag, str) or "," in tag or not tag.strip() for tag in tags):
             raise InvalidHeader(f"a tag is a word without commas; {tags} has one that is not")
         headers.append((TAGS, ",".join(tags).encode()))
     return headers
@@ -139,6 +157,8 @@ def _delivery_headers(message: NewMessage) -> list[Header]:
 def _when(message: NewMessage) -> When | None:
     if message.delay is None and message.deliver_at is None and message.repeat is None:
         return None
+    if message.repeat is not None:
+        check_name("repeat", message.repeat)
     if message.delay is not None and message.deliver_at is not None:
         raise InvalidRequest("delay and deliver_at cannot be combined; set one of them")
     return When(

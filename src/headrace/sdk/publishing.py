@@ -7,7 +7,7 @@ back-off until the client's timeout; the producer's sequence numbers keep a retr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.client.cluster import Cluster
@@ -16,7 +16,9 @@ from headrace.client.produce.partitioner import partition_for_key
 from headrace.client.produce.producer import Delivery, Producer, ProducerSettings, Receipt
 from headrace.client.queues.schedule import Schedule, topic_of
 from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.model.ids import MessageId, message_id_from_text
+from headrace.sdk.arguments import check_name, check_topic
 from headrace.sdk.errors import PublishFailed
 from headrace.sdk.outgoing import NewMessage, OutgoingMessage, outgoing_message
 from headrace.sdk.transaction import AsyncTransaction
@@ -35,6 +37,8 @@ class MessagePublisher:
 
     async def publish_many(self, topic: str, messages: Iterable[Any]) -> list[Receipt]:
         """Raises `PublishFailed` unless all messages are written."""
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise InvalidRequest(f"messages={messages!r} is not valid; use a list of values, or `publish` for one")
         deliveries: list[Delivery | HeadraceError] = []
         for message in messages:
             new = message if isinstance(message, NewMessage) else NewMessage(value=message)
@@ -57,10 +61,12 @@ class MessagePublisher:
             raise PublishFailed(receipts, failures)
         return [receipt for receipt in receipts if receipt is not None]
 
-    async def cancel(self, receipt: Receipt) -> None:
-        await Schedule(self._cluster, topic_of(receipt.id)).cancel(receipt.id)
+    async def cancel(self, receipt: Receipt | MessageId | str) -> None:
+        message_id = _id_of(receipt)
+        await Schedule(self._cluster, topic_of(message_id)).cancel(message_id)
 
     def transaction(self, transactional_id: str, timeout_seconds: float) -> AsyncTransaction:
+        check_name("transactional_id", transactional_id)
         key = transactional_id, timeout_seconds
         if key not in self._transactional:
             settings = TransactionSettings(timeout_seconds, self._settings)
@@ -70,6 +76,7 @@ class MessagePublisher:
 
     async def ensure_topic(self, topic: str) -> None:
         """Create the topic if it does not exist and the client may create topics; else raise."""
+        check_topic(topic)
         await self._topic(topic, create=self._settings.create_topics)
 
     async def _choose_partition(self, message: OutgoingMessage) -> int | None:
@@ -111,3 +118,11 @@ class MessagePublisher:
                 await producer.__aenter__()
                 self._producer = producer
         return self._producer
+
+
+def _id_of(receipt: Receipt | MessageId | str) -> MessageId:
+    if isinstance(receipt, str):
+        return message_id_from_text(receipt)
+    if isinstance(receipt, Receipt | MessageId):
+        return MessageId(*receipt)
+    raise InvalidRequest(f"receipt={receipt!r} is not valid; use the receipt of `publish`, or its id as text")

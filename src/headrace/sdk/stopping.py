@@ -1,10 +1,11 @@
-"""Interrupt waits of a client when it is stopped."""
+"""Interrupt waits of a client when it is stopped, and running handlers when the program is interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 
@@ -36,3 +37,39 @@ class StopSignal:
             raise
         finally:
             self._waiting.discard(scope)
+
+
+class Interruption:
+    """A request to end early, for the code that runs within `with`. All calls belong on the loop's thread."""
+
+    def __init__(self) -> None:
+        self._is_requested = False
+        self._callbacks: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        self._token = _interruption.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _interruption.reset(self._token)
+
+    def request(self) -> None:
+        self._is_requested = True
+        for callback in self._callbacks:
+            callback()
+
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Call it when the end is requested; at once if it is already."""
+        self._callbacks.append(callback)
+        if self._is_requested:
+            callback()
+
+
+_interruption: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
+
+
+def on_interruption(callback: Callable[[], object]) -> None:
+    """Call it when the program interrupts the call that runs here."""
+    interruption = _interruption.get()
+    if interruption is not None:
+        interruption.add_callback(callback)

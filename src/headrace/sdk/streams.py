@@ -133,7 +133,7 @@ class AsyncStream:
                 await self.close(in_hand_done=is_done)
 
     async def _next_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T | None:
-        if not self._is_started:
+        if not self._is_started and not self._stopping.is_requested:
             await self._ensure_started()
         return await self._stopping.wait_unless_stopped(fetch)
 

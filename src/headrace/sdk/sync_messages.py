@@ -7,12 +7,13 @@ several threads that iterate over the same `Messages` share its messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from headrace.sdk.incoming import Received
 from headrace.sdk.loop_thread import BlockingPortal, blocking
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.streams import AsyncStream, Record
+from headrace.sdk.times import Duration
 from headrace.sdk.transaction import AsyncTransaction
 
 T = TypeVar("T")
@@ -67,9 +68,18 @@ class Messages:
             if not self._is_entered:
                 self.close()
 
-    def take(self) -> Message | None:
-        """The next message; None when the client stops, or after `close`."""
-        message = self._portal.call(self._inner.take())
+    @overload
+    def take(self, count: None = None, timeout: Duration | None = None) -> Message | None: ...
+    @overload
+    def take(self, count: int, timeout: Duration | None = None) -> list[Message]: ...
+    def take(self, count: int | None = None, timeout: Duration | None = None) -> Message | list[Message] | None:
+        """The next message; with `count` a list of up to so many. Waits for the first one, at most for `timeout`.
+
+        After the timeout, and when the client stops, it returns None, or an empty list.
+        """
+        if count is not None:
+            return [Message(one, self._portal) for one in self._portal.call(self._inner.take(count, timeout))]
+        message = self._portal.call(self._inner.take(None, timeout))
         return None if message is None else Message(message, self._portal)
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ def duration_ms(value: Duration) -> int:
     if isinstance(value, str):
         return parse_duration(value)
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0 <= seconds < float("inf"):
-        raise InvalidDuration(f"{value!r} is not a duration: it takes 0 seconds or more")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise InvalidDuration(f'{value!r} is not a duration; write "5m", a number of seconds from 0 on, or a timedelta')
     return int(seconds * 1000)
 
 
@@ -33,6 +33,8 @@ def time_ms(value: Time) -> int:
     """Milliseconds since 1970. Raises `InvalidTime`."""
     if isinstance(value, str):
         return parse_time(value)
+    if not isinstance(value, datetime):
+        raise InvalidTime(f'{value!r} is not a time; write "2027-01-01T09:00:00Z", or a datetime with tzinfo=UTC')
     if value.utcoffset() is None:
         raise InvalidTime(f"{value!r} does not say its offset from UTC; make it with tzinfo=UTC")
     return (value - _START) // timedelta(milliseconds=1)

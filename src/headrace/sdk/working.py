@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, cast
 
@@ -18,9 +17,11 @@ from headrace.client.queues.request_reply import Responder
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import InvalidHeader, expires_ms_of
 from headrace.runtime.clock import Clock
+from headrace.sdk.daemon_threads import DaemonThreads
 from headrace.sdk.loop_thread import BlockingPortal
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
 from headrace.sdk.outgoing import encode_body
+from headrace.sdk.stopping import on_interruption
 from headrace.sdk.sync_messages import Message
 
 AsyncHandler = Callable[[AsyncMessage], Awaitable[Any]]
@@ -49,12 +50,13 @@ async def run_handlers(
     messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, process: Process = _call
 ) -> None:
     """Return when the messages end and every started handler has ended."""
+    on_interruption(messages.stop)
     if _is_async(handler):
         await _run(messages, cast("AsyncHandler", handler), process)
         return
     loop = asyncio.get_running_loop()
     portal = BlockingPortal(loop)
-    threads = ThreadPoolExecutor(concurrency, thread_name_prefix="headrace-handler")
+    threads = DaemonThreads(concurrency, "headrace-handler")
 
     async def in_thread(message: AsyncMessage) -> Any:
         return await loop.run_in_executor(threads, cast("Handler", handler), Message(message, portal))
@@ -62,6 +64,7 @@ async def run_handlers(
     try:
         await _run(messages, in_thread, process)
     finally:
+        portal.close()
         threads.shutdown(wait=False)  # a handler may wait for this loop, so waiting for it would deadlock
 
 

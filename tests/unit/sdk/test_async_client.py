@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 from tests.unit.sdk.simulated_client import next_of, run_scenario, sdk
 
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.errors import Unreachable
 from headrace.model.errors import InvalidRecordState, MessageTooLarge, RequestTimedOut
-from headrace.sdk import AsyncClient, AsyncMessage, NewMessage, NotEncodable, PublishFailed, Reject, Reply
+from headrace.sdk import (
+    AsyncClient,
+    AsyncMessage,
+    ClientClosed,
+    NewMessage,
+    NotEncodable,
+    PublishFailed,
+    Reject,
+    Reply,
+)
 from headrace.testkit.world import World
 
 
@@ -37,6 +49,81 @@ def test_publish_many_names_the_failed_messages() -> None:
         assert isinstance(failed.value.failures[1], NotEncodable)
         assert isinstance(failed.value.failures[2], MessageTooLarge)
         assert await client.publish_many("orders", []) == []
+
+    run_scenario(scenario)
+
+
+def test_the_topic_decides_how_large_a_message_may_be() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.create_topic("large", configs={"max.message.bytes": 4_000_000})
+        await client.publish("large", b"x" * 3_000_000)
+        message = await next_of(client.subscribe("large", "billing"))
+        assert message.value == b"x" * 3_000_000
+        with pytest.raises(MessageTooLarge, match=r"has 50000\d\d bytes; max.message.bytes of the topic is 4000000"):
+            await client.publish("large", b"x" * 5_000_000)
+        with pytest.raises(MessageTooLarge, match=r"more than this client sends at once \(67108864\)"):
+            await client.publish("large", bytes(64 << 20))
+
+    run_scenario(scenario)
+
+
+def test_subscriptions_and_topics_are_configured_with_numbers() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.create_topic("jobs", configs={"retention.ms": 60_000})
+        await client.create_subscription("jobs", "workers", configs={"share.delivery.count.limit": 10})
+        found = await SubscriptionAdmin(client.cluster).configs("jobs", "workers")
+        assert found == {"share.delivery.count.limit": "10"}
+
+    run_scenario(scenario)
+
+
+def test_a_delayed_message_is_cancelled_by_its_id_as_text() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        first, second = [await client.publish("orders", "never", delay="30m") for _ in range(2)]
+        await client.cancel(str(first.id))
+        await client.cancel(second.id)
+        for receipt in (first, second):
+            with pytest.raises(InvalidRecordState):
+                await client.cancel(receipt)
+
+    run_scenario(scenario)
+
+
+def test_a_closed_client_says_so() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.publish("orders", "a")
+        messages = client.subscribe("orders", "billing")
+        await client.close()
+        assert await messages.take() is None
+        calls: list[Callable[[], object]] = [
+            lambda: client.subscribe("orders", "billing"),
+            lambda: client.consume("orders"),
+            lambda: client.transaction("payments"),
+            lambda: client.publish("orders", "a"),
+            lambda: client.publish_many("orders", ["a"]),
+            lambda: client.cancel("__delayed.orders:0:0"),
+            lambda: client.request("orders", "a"),
+            lambda: client.work("orders", "billing", double),
+            lambda: client.respond("orders", "billing", double),
+            lambda: client.create_topic("orders"),
+            lambda: client.create_subscription("orders", "billing"),
+            lambda: client.dead_letters("orders"),
+            lambda: client.redrive("orders"),
+        ]
+        for call in calls:
+            with pytest.raises(ClientClosed, match="This client is closed; create another one"):
+                await cast("Awaitable[object]", call())
+        await client.close()
+
+    run_scenario(scenario)
+
+
+def test_a_client_that_was_never_used_cannot_be_used_after_it_was_closed() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        other = sdk(world, "there")
+        await other.close()
+        with pytest.raises(ClientClosed):
+            await other.publish("orders", "a")
 
     run_scenario(scenario)
 
@@ -138,6 +225,8 @@ def test_a_handler_error_redelivers_the_message_and_a_reject_does_not() -> None:
             await asyncio.sleep(1)
             (letter,) = await other.dead_letters("jobs")
             assert letter.record.value == b"bad"
+            assert (await other.redrive("jobs", [])).settled == 0, "no letter is selected"
+            assert await other.dead_letters("jobs") == [letter]
             assert (await other.redrive("jobs")).settled == 1
             assert await other.dead_letters("jobs") == []
             assert (await next_of(other.subscribe("jobs", "workers"))).text == "bad"

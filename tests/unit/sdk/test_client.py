@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,9 @@ from headrace.sdk import (
     AsyncMessages,
     AsyncStream,
     AsyncTransaction,
+    Backlog,
     Client,
+    ClientClosed,
     Message,
     Messages,
     PublishFailed,
@@ -27,7 +30,9 @@ from headrace.sdk import (
     Reply,
     Stream,
     Transaction,
+    Unreachable,
 )
+from headrace.sdk.loop_thread import LoopThread
 from headrace.testkit import EmbeddedBroker
 
 
@@ -94,6 +99,10 @@ def check_types_of_sync_methods(client: Client, message: Message, stream: Stream
     assert_type(client.subscribe("orders", "billing", prefetch=1), Messages)
     assert_type(client.consume(["orders"], commit="manual"), Stream)
     assert_type(client.transaction("payments", timeout=1.0), Transaction)
+    assert_type(client.subscribe("orders", "billing").take(), Message | None)
+    assert_type(client.subscribe("orders", "billing").take(timeout="5s"), Message | None)
+    assert_type(client.subscribe("orders", "billing").take(5, "5s"), list[Message])
+    assert_type(client.backlog("orders", "billing"), Backlog)
     client.publish("orders")  # type: ignore[call-arg]
     client.subscribe("orders", "billing", start="middle")  # type: ignore[arg-type]
     message.nack(delay="5s", reason=1)  # type: ignore[arg-type]
@@ -129,6 +138,22 @@ def test_messages_are_settled_by_hand(client: Client) -> None:
                 break
             message.ack()
     assert texts == [("a", 2), ("b", 1)]
+
+
+def test_several_messages_are_taken_and_settled(client: Client) -> None:
+    client.publish_many("several", ["a", "b", "c"])
+    with client.subscribe("several", "workers") as messages:
+        taken = messages.take(2, timeout="10s")
+        assert [message.text for message in taken] == ["a", "b"]
+        for message in taken:
+            message.ack()
+        assert client.backlog("several", "workers").messages == 1
+        assert [message.text for message in client.peek("several", "workers")] == ["c"]
+        last = messages.take(timeout="10s")
+        assert last is not None
+        last.ack()
+        assert messages.take(5, timeout=0) == []
+        assert messages.take(timeout=0) is None
 
 
 def test_handlers_run_in_threads_and_may_settle_messages(client: Client) -> None:
@@ -219,6 +244,83 @@ async def test_a_call_on_the_clients_own_loop_is_rejected(broker: EmbeddedBroker
 
         await client.work("loop", "workers", handler)
         assert refused == ["this would wait for itself: on the client's own loop, use the async methods"]
+
+
+def test_the_environment_names_the_brokers_unless_the_program_does(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_SERVER", broker.address)
+    with Client() as client:
+        assert client.publish("environment", "a").offset == 0
+    monkeypatch.setenv("HEADRACE_SERVER", "127.0.0.1:1")
+    with Client(broker.address) as client:
+        assert client.publish("environment", "b").offset == 1
+    with Client(timeout=0.05) as client, pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        client.publish("environment", "c")
+
+
+def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="headrace")
+    begun = threading.Event()
+
+    def watch(record: logging.LogRecord) -> bool:
+        if "no broker" in record.getMessage():
+            begun.set()
+        return True
+
+    caplog.handler.addFilter(watch)
+    with (
+        EmbeddedBroker({"num.partitions": "1"}) as broker,
+        Client(broker.address) as client,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        client.publish("orders", "a")
+        broker.stop()
+        publishing = [threads.submit(client.publish, "orders", text) for text in ("b", "c")]
+        assert begun.wait(30)
+        broker.start()
+        assert sorted(one.result(60).offset for one in publishing) == [1, 2]
+    texts = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "headrace"]
+    assert [(level, text.partition(" error=")[0].partition(" broker=")[0]) for level, text in texts] == [
+        ("WARNING", "no broker is reachable, will retry"),
+        ("INFO", "brokers are reachable again"),
+    ]
+    assert f"cannot connect to {broker.address}: connection refused" in texts[0][1]
+
+
+def test_a_closed_client_says_so(broker: EmbeddedBroker) -> None:
+    client = Client(broker.address)
+    client.publish("closing", "a")
+    messages = client.subscribe("closing", "workers")
+    message = messages.take()
+    assert message is not None
+    client.close()
+    client.close()
+    for call in (
+        lambda: client.publish("closing", "b"),
+        lambda: client.subscribe("closing", "workers"),
+        lambda: client.consume("closing"),
+        lambda: client.work("closing", "workers", print),
+        messages.take,
+        message.ack,
+    ):
+        with pytest.raises(ClientClosed, match="This client is closed; create another one"):
+            call()
+
+
+def test_a_call_that_waits_when_the_client_is_closed_says_so() -> None:
+    loop, begun = LoopThread("loop"), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(loop.call, wait())
+        assert begun.wait(20)
+        loop.stop()
+        with pytest.raises(ClientClosed):
+            waiting.result(20)
 
 
 def _write_error(message: Message) -> str:

@@ -283,3 +283,43 @@ def test_invalid_numbers_are_rejected() -> None:
                 client.subscribe("jobs", "workers", prefetch=prefetch, concurrency=concurrency)
 
     run_scenario(scenario)
+
+
+def test_several_messages_are_taken_at_once() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        await client.publish_many("jobs", range(25))
+        async with client.subscribe("jobs", "workers") as messages:
+            taken = await messages.take(20)
+            assert [message.json() for message in taken] == list(range(20)), "more than the prefetch"
+            assert [message.json() for message in await messages.take(20, "1m")] == list(range(20, 25))
+            began = world.clock.monotonic()
+            assert await messages.take(20, timeout="90s") == []
+            assert await messages.take(timeout=5) is None
+            assert await messages.take(1, timeout=0) == []
+            assert 95 <= world.clock.monotonic() - began < 96
+            await client.publish("jobs", "late")
+            (late,) = await messages.take(1, timeout=0)
+            assert late.text == "late"
+            with pytest.raises(InvalidRequest, match="count=0 is not valid"):
+                await messages.take(0)
+        assert await messages.take(5) == []
+
+    run_scenario(scenario)
+
+
+def test_no_more_messages_are_taken_at_once_than_the_concurrency_allows() -> None:
+    async def scenario(client: AsyncClient, world: World) -> None:
+        await client.publish_many("jobs", range(5))
+        async with client.subscribe("jobs", "workers", concurrency=3) as messages:
+            taken = await messages.take(5)
+            assert len(taken) == 3
+            assert await messages.take(5, timeout="10s") == []
+            waiting = asyncio.create_task(messages.take())
+            await asyncio.sleep(0)
+            assert await messages.take(5, timeout="10s") == [], "also while another task waits"
+            await taken[0].ack()
+            following = await waiting
+            assert following is not None
+            assert following.json() == 3
+
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""A stop ends waits."""
+"""A stop ends waits, and an interruption is passed on to the code that runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace.sdk.stopping import StopSignal
+from headrace.sdk.stopping import Interruption, StopSignal, on_interruption
 
 
 async def test_a_stop_ends_the_wait() -> None:
@@ -47,3 +47,14 @@ async def test_a_timeout_of_the_work_is_not_a_stop() -> None:
 
     with pytest.raises(TimeoutError, match="its own"):
         await StopSignal().wait_unless_stopped(work)
+
+
+async def test_an_interruption_calls_back_even_if_it_came_first() -> None:
+    interruption, heard = Interruption(), []
+    on_interruption(lambda: heard.append("outside"))
+    with interruption:
+        on_interruption(lambda: heard.append("before"))
+        interruption.request()
+        on_interruption(lambda: heard.append("after"))
+    on_interruption(lambda: heard.append("outside"))
+    assert heard == ["before", "after"]

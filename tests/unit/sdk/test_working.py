@@ -43,6 +43,8 @@ class FailingMessages:
         self._given = True
         return OneMessage()
 
+    def stop(self) -> None: ...
+
     async def close(self) -> None:
         self.is_closed = True
 

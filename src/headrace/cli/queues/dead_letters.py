@@ -198,7 +198,7 @@ async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
 def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everything: bool) -> DeadLetterSelection:
     if sum((bool(ids), wanted is not None, everything)) != 1:
         raise click.UsageError("specify exactly one of IDs, --filter and --all")
-    return DeadLetterSelection(_ids(topic, ids), wanted)
+    return DeadLetterSelection(_ids(topic, ids) if ids else None, wanted)
 
 
 def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:

@@ -86,7 +86,7 @@ def subscription() -> None:
 @subscription.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--at", type=POSITION, default="end", show_default=True, help="start, end, an offset, @TIME or 2h-ago.")
+@click.option("--at", type=POSITION, default="start", show_default=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config of the subscription; repeatable."
 )

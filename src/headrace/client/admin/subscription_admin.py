@@ -64,7 +64,7 @@ class PartitionBacklog:
     oldest_ms: int | None
 
 
-class PeekedMessage(NamedTuple):
+class PeekedRecord(NamedTuple):
     record: ConsumedRecord
     status: SubscriptionStatus
 
@@ -162,7 +162,7 @@ class SubscriptionAdmin:
         target = TopicPartition(message.topic, message.partition)
         return await message_statuses(self._cluster, target, [message.offset], names, with_history=True)
 
-    async def peek(self, topic: str, name: str) -> AsyncGenerator[PeekedMessage, None]:
+    async def peek(self, topic: str, name: str) -> AsyncGenerator[PeekedRecord, None]:
         """Unsettled messages, oldest first, partition by partition, without leasing them."""
         for backlog in await self.describe(name, [topic]):
             if backlog.backlog:
@@ -171,7 +171,7 @@ class SubscriptionAdmin:
 
     # Requests
 
-    async def _peek(self, backlog: PartitionBacklog) -> AsyncIterator[PeekedMessage]:
+    async def _peek(self, backlog: PartitionBacklog) -> AsyncIterator[PeekedRecord]:
         target = backlog.target
         settings = ConsumerSettings(commit_seconds=None)
         async with Consumer(self._cluster, partitions={target: backlog.floor}, settings=settings) as consumer:
@@ -187,7 +187,7 @@ class SubscriptionAdmin:
                 for record in records:
                     status = by_offset.get(record.offset)
                     if status is not None and status.state != SETTLED:
-                        yield PeekedMessage(record, status)
+                        yield PeekedRecord(record, status)
 
     async def _describe(self, name: str | None, targets: Sequence[TopicPartition]) -> Sequence[PartitionBacklog]:
         names = None if name is None else [name]

@@ -35,8 +35,8 @@ class ProducerSettings:
     compression: str = "none"
     linger_seconds: float = 0.0
     batch_bytes_max: int = 256 * 1024
-    record_bytes_max: int = 1024 * 1024
-    buffer_bytes_max: int = 32 * 1024 * 1024
+    record_bytes_max: int = 64 * 1024 * 1024  # bounds memory; the topic's max.message.bytes decides what is written
+    buffer_bytes_max: int = 64 * 1024 * 1024
     delivery_timeout_seconds: float = 120.0
     topic_wait_seconds: float = 10.0  # for a topic that does not exist: the broker may create it on first use
     create_topics: bool = True
@@ -127,8 +127,8 @@ class Producer:
         size_bytes = size_of(record)
         if size_bytes > self.settings.record_bytes_max:
             raise MessageTooLarge(
-                f"a record of {size_bytes} bytes is over the producer's record_bytes_max of "
-                f"{self.settings.record_bytes_max}; raise that and the topic's max.message.bytes"
+                f"a message for {topic} has {size_bytes} bytes, more than this client sends at once "
+                f"({self.settings.record_bytes_max}); store large content elsewhere and publish a reference to it"
             )
         if self._buffered_bytes + size_bytes > self.settings.buffer_bytes_max:
             await self._wait_for_room(size_bytes)

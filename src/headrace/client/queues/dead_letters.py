@@ -47,7 +47,6 @@ from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
 _CHUNK_MAX = 100
 _POLL_SECONDS = 0.1
-_RECORD_BYTES_MAX = 64 << 20
 
 ReportProgress = Callable[[RedriveResult], None]
 """Called after each chunk, with the same result object each time."""
@@ -63,10 +62,10 @@ class SettleLimits:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSelection:
-    """Letters by their ids, by a filter, or all. A letter that is named by id but excluded by the filter counts as
-    missing."""
+    """Letters by their ids, by a filter, or all. `ids` None: all that the filter selects; an empty collection selects
+    nothing. A letter that is named by id but excluded by the filter counts as missing."""
 
-    ids: Collection[MessageId] = ()
+    ids: Collection[MessageId] | None = None
     wanted: Filter | None = None
 
     def has(self, record: ConsumedRecord) -> bool:
@@ -124,10 +123,7 @@ class DeadLetterQueue:
         rules = rules or RedriveOptions()
         if rules.to == self.name:
             raise InvalidTopic(f"dead letters cannot be sent to {self.name}, where they are")
-        settings = ProducerSettings(
-            create_topics=False, record_bytes_max=_RECORD_BYTES_MAX, buffer_bytes_max=_RECORD_BYTES_MAX
-        )
-        async with Producer(self._cluster, settings) as producer:
+        async with Producer(self._cluster, ProducerSettings(create_topics=False)) as producer:
             source_id = None if rules.to is not None else await self._source_id()
 
             async def ensure_same_source() -> None:
@@ -246,7 +242,7 @@ class DeadLetterQueue:
         selection = await self._own(selection)
         starts = await find_offsets(self._cluster, dict.fromkeys(targets, START))
         ends = await find_offsets(self._cluster, dict.fromkeys(targets, END))
-        if selection.ids:
+        if selection.ids is not None:
             for letter_id in sorted(selection.ids):
                 target = TopicPartition(letter_id.topic, letter_id.partition)
                 if target not in starts or not starts[target].offset <= letter_id.offset < ends[target].offset:

@@ -190,6 +190,14 @@ def integer_parameter(query: Mapping[str, str], name: str, default: int, low: in
     return int(text)
 
 
+def boolean_parameter(query: Mapping[str, str], name: str) -> bool:
+    """Parse a boolean query parameter, which is false by default."""
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise invalid_parameter(name, f"{text[:40]!r} is not a boolean", "use true or false")
+    return text == "true"
+
+
 def rfc3339_time(time_ms_: int) -> str:
     """Format a time as RFC 3339 in UTC with milliseconds."""
     moment = _EPOCH + timedelta(milliseconds=min(max(time_ms_, 0), TIME_MS_MAX))

@@ -30,6 +30,7 @@ from headrace.model.message_headers import Headers, dead_letter_origin
 from headrace.model.names import dead_letter_topic
 from headrace.protocols.rest.bodies import (
     MessageBody,
+    boolean_parameter,
     header_fields,
     integer_parameter,
     invalid_parameter,
@@ -124,7 +125,7 @@ class DeadLetterRoutes:
     async def list_all(self, request: Request) -> Response:
         await switch_to_task()
         limit = integer_parameter(request.query, "limit", _LIMIT, 1, _LIMIT_MAX)
-        with_settled = request.query.get("settled") == "true"
+        with_settled = boolean_parameter(request.query, "settled")
         selection = DeadLetterSelection(wanted=_filter_of(request, request.query.get("filter")))
         shown: list[DeadLetterBody] = []
         deadline = self._cluster.clock.monotonic() + _SECONDS
@@ -169,7 +170,7 @@ class DeadLetterRoutes:
         settle: Callable[[DeadLetterQueue, DeadLetterSelection], Awaitable[RedriveResult]],
     ) -> Response:
         queue = self._queue(request, Verb.MANAGE)
-        ids = () if body.message_ids is UNSET else [_letter_id(one, queue.name) for one in body.message_ids]
+        ids = None if body.message_ids is UNSET else [_letter_id(one, queue.name) for one in body.message_ids]
         selected = DeadLetterSelection(ids, _filter_of(request, body.filter))
         try:
             await self._cluster.call_with_retries(lambda: self._cluster.topic(queue.name))

@@ -34,7 +34,7 @@ _BODY_BYTES_MAX = 64 << 10
 _Name = Annotated[str, Meta(min_length=1, max_length=255)]
 _Configs = dict[str, ConfigValue | None]
 _PUSH_PREFIX = "headrace.push."
-_Start = Annotated[str, Meta(description="earliest, latest, or a time such as 2027-01-01T09:00:00Z")]
+_Start = Annotated[str, Meta(description="earliest (the default), latest, or a time such as 2027-01-01T09:00:00Z")]
 _To = (
     Annotated[str, Meta(description="start, end, or a time such as 2027-01-01T09:00:00Z")]
     | Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="an offset")]
@@ -42,11 +42,11 @@ _To = (
 
 
 class NewSubscription(msgspec.Struct, forbid_unknown_fields=True):
-    """A subscription to create. Without a start it begins with messages that are published after its creation."""
+    """A subscription to create. Without a start it begins with the oldest message of the topic."""
 
     name: _Name | UnsetType = UNSET
     subscription_id: _Name | UnsetType = UNSET
-    start: _Start = "latest"
+    start: _Start = "earliest"
     configs: _Configs = {}
     push: WebhookSettingsBody | None = None
 
@@ -262,9 +262,12 @@ def _position(text: str | int, what: str, now_ms: int) -> Position:
         return Position(text)
     if text in _POSITIONS:
         return Position(_POSITIONS[text])
-    if text.isascii() and text.isdigit():
+    if text.isdigit() or not text[:1].isdigit():
+        offset = ", or an offset as a JSON number" if what == "to" else ""
         raise invalid_parameter(
-            what, f"{text[:40]!r} is not a position", "use start, end, a time, or an offset as a JSON number"
+            what,
+            f"{text[:40]!r} is not a position",
+            f"use {', '.join(_POSITIONS)}, a time such as 2027-01-01T09:00:00Z{offset}",
         )
     return Position(timestamp_ms=min(time_ms(text, what), now_ms))
 

@@ -24,7 +24,7 @@ from headrace.http.message import Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Parameter, Route, Verb
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.protocols.rest.bodies import integer_parameter, parse_body
+from headrace.protocols.rest.bodies import boolean_parameter, integer_parameter, parse_body
 from headrace.runtime.inline_start import switch_to_task
 
 _LIMIT, _LIMIT_MAX = 100, 1000
@@ -136,7 +136,7 @@ class TopicRoutes:
         await switch_to_task()
         limit = integer_parameter(request.query, "limit", _LIMIT, 1, _LIMIT_MAX)
         prefix, after = request.query.get("prefix", ""), request.query.get("after", "")
-        hidden = "\0" if request.query.get("internal") == "true" else _INTERNAL
+        hidden = "\0" if boolean_parameter(request.query, "internal") else _INTERNAL
         found = [
             TopicSummary(topic.name, len(topic.partitions))
             for topic in await self._admin.list()

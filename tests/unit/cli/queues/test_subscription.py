@@ -62,12 +62,12 @@ def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_subscription_is_created_and_shown(harness: SubscriptionCommandRunner) -> None:
-    rows = harness.run("create", "orders", "billing", "--at", "start")
+    rows = harness.run("create", "orders", "billing")
     assert rows == [
         {"topic": "orders", "partition": 0, "floor": 0},
         {"topic": "orders", "partition": 1, "floor": 0},
     ]
-    assert harness.run("create", "orders", "audit")[0]["floor"] == 3, "at the end, if no position is given"
+    assert harness.run("create", "orders", "audit", "--at", "end")[0]["floor"] == 3
     listed = [(row["subscription"], row["topic"], row["partitions"], row["backlog"]) for row in harness.run("list")]
     assert listed == [("audit", "orders", 2, 0), ("billing", "orders", 2, 3)]
     described = harness.run("describe", "billing")
@@ -125,7 +125,7 @@ def test_a_pull_can_ack_at_once(harness: SubscriptionCommandRunner) -> None:
 
 
 def test_an_empty_pull_is_reported(harness: SubscriptionCommandRunner) -> None:
-    harness.run("create", "orders", "billing")
+    harness.run("create", "orders", "billing", "--at", "end")
     assert harness.run("pull", "orders", "billing") == []
     assert "no message is available" in harness.stderr
 
@@ -147,7 +147,7 @@ def test_peek_leases_nothing(harness: SubscriptionCommandRunner) -> None:
 
 
 def test_seek_requires_confirmation(harness: SubscriptionCommandRunner) -> None:
-    harness.run("create", "orders", "billing")
+    harness.run("create", "orders", "billing", "--at", "end")
     assert "Use --yes" in harness.fail("seek", "orders", "billing", "--to", "start")
     assert harness.run("seek", "orders", "billing", "--to", "start", "--dry-run")[0]["floor"] == 3
     assert harness.run("seek", "orders", "billing", "--to", "1", "-p", "0", "--yes") == [

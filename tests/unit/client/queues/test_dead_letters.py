@@ -147,6 +147,17 @@ def test_a_dead_letter_is_redriven_by_its_id() -> None:
     with_dead(scenario, b"a", b"b", b"c")
 
 
+def test_an_empty_selection_selects_nothing() -> None:
+    async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
+        nothing = DeadLetterSelection(ids=[])
+        assert await queue.redrive(nothing) == RedriveResult()
+        assert await queue.discard(nothing) == RedriveResult()
+        assert [letter async for letter in queue.letters(nothing)] == []
+        assert [state async for _, state in queue.letters()] == ["ready", "ready"]
+
+    with_dead(scenario, b"a", b"b")
+
+
 @pytest.mark.parametrize("text", ["orders.dlq:0:7", "orders.dlq:1:0", "orders:0:0"])
 def test_an_id_of_no_dead_letter_is_rejected(text: str) -> None:
     async def scenario(_: Broker, __: Cluster, queue: DeadLetterQueue) -> None:

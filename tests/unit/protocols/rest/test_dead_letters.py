@@ -84,6 +84,8 @@ def test_redriven_messages_are_delivered_again() -> None:
         everything = (await queues.get(f"{LETTERS}?settled=true"))["dead_letters"]
         assert [one["state"] for one in everything] == ["settled", "settled"]
         assert (await queues.post(REDRIVE, {}))["settled"] == 0
+        refused = await queues.ask("GET", f"{LETTERS}?settled=yes")
+        assert (refused.status, refused.body["code"]) == (422, "invalid_parameter")
 
     with_queues(scenario)
 

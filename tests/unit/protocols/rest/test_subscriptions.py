@@ -20,8 +20,10 @@ def test_creating_an_existing_subscription_keeps_its_position() -> None:
         response = await queues.ask("POST", "/topics/jobs/subscriptions", {"subscription_id": "a", "start": "latest"})
         assert (response.status, response.body) == (200, {"subscription_id": "a", "topic": "jobs"})
         assert len(await queues.pull(name="a")) == 2
-        await queues.post("/topics/jobs/subscriptions", {"name": "b"})
+        await queues.post("/topics/jobs/subscriptions", {"name": "b", "start": "latest"})
         assert await queues.pull(name="b") == []
+        await queues.post("/topics/jobs/subscriptions", {"name": "c"})
+        assert len(await queues.pull(name="c")) == 2, "without a start it begins with the oldest message"
 
     with_queues(scenario, subscribes=False)
 

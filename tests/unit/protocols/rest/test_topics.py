@@ -75,6 +75,7 @@ def test_topics_are_listed_in_pages() -> None:
         everything = (await harness.ask("GET", "/topics?internal=true")).json["topics"]
         assert "__delayed.a-1" in [one["topic"] for one in everything]
         assert (await harness.ask("GET", "/topics?limit=1001")).code == "invalid_parameter"
+        assert (await harness.ask("GET", "/topics?internal=1")).code == "invalid_parameter"
 
     with_rest_harness(scenario)
 
