@@ -18,7 +18,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.start_position import StartPosition, parse_ago, parse_start_position, resolve_offsets
 from headrace.client.admin.group_admin import GroupAdmin, GroupView, PartitionLag
 from headrace.client.cluster import Cluster
@@ -113,9 +113,9 @@ def reset(
     for move in moves if export else ():
         if move.new is not None:
             echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
-    count = sum(move.new is not None for move in moves)
+    offsets_changed = counted(sum(move.new is not None for move in moves), "offset")
     print_status(
-        f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them"
+        f"group {name}: {offsets_changed} committed" if execute else "no changes made; use --execute to commit them"
     )
 
 

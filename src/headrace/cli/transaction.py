@@ -12,6 +12,7 @@ from headrace.cli.failure import CommandFailed
 from headrace.cli.options import DURATION, confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import (
     Row,
+    counted,
     echo,
     local_time,
     output_option,
@@ -180,7 +181,7 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
 
     view = with_cluster(server, work)
     producer = f"producer {view.producer_id} with epoch {view.producer_epoch}"
-    what = f"{view.state}, {len(view.partitions)} partitions"
+    what = f"{view.state}, {counted(len(view.partitions), 'partition')}"
     print_status(f"transaction {transactional_id} ({what}): {producer} {'would be' if dry_run else 'is'} fenced")
 
 

@@ -13,7 +13,7 @@ from headrace.cli.cluster.reassign import reassign, wait_until_none
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import FAILED
 from headrace.cli.options import confirm, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.client.admin.cluster_admin import ClusterAdmin, ClusterMembers, PartitionErrors, PartitionReplicas
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
@@ -49,7 +49,7 @@ def info(server: str, output: str | None) -> None:
         echo(to_json(summary | {"brokers": rows}))
         return
     controller_text = "none" if controller is None else f"broker {controller}"
-    echo(f"cluster {members.cluster_id}  controller {controller_text}  {len(assignments)} partitions", "")
+    echo(f"cluster {members.cluster_id}  controller {controller_text}  {counted(len(assignments), 'partition')}", "")
     print_table(rows, ("broker", "address", "rack", "leaders", "replicas", "state"))
 
 
@@ -57,13 +57,18 @@ def info(server: str, output: str | None) -> None:
 @server_option
 @output_option
 def health(server: str, output: str | None) -> int:
-    """Report problems. The exit code is 0 if every partition has a leader and all its replicas in sync, else 1."""
+    """Report problems. The exit code is 0 if the cluster is healthy, else 1.
+
+    A cluster is healthy if every broker responds and reaches the registry, and every partition has a leader and all its
+    replicas in sync.
+    """
 
     async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionReplicas], Sequence[HealthProblem]]:
         admin = ClusterAdmin(cluster)
         members, assignments = await admin.members(), await admin.places()
+        states = await admin.broker_states(members.brokers)
         wanted = await admin.min_insync(assignment.target.topic for assignment in assignments)
-        return members, assignments, find_problems(members, assignments, wanted)
+        return members, assignments, find_problems(members, states, assignments, wanted)
 
     members, assignments, problems = with_cluster(server, work)
     rows = [
@@ -74,7 +79,8 @@ def health(server: str, output: str | None) -> int:
         print_rows(rows, ("problem", "subject", "detail"), output)
     is_unhealthy = any(problem.is_critical for problem in problems)
     verdict = "unhealthy" if is_unhealthy else "healthy"
-    print_status(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(assignments)} partitions")
+    brokers, partitions = counted(len(members.brokers), "broker"), counted(len(assignments), "partition")
+    print_status(f"the cluster is {verdict}: {brokers} up, {partitions}")
     return FAILED if is_unhealthy else 0
 
 

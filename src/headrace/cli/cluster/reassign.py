@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import FAILED, CommandFailed
 from headrace.cli.options import ParsedType, dry_run_option, server_option
-from headrace.cli.output import output_option, print_rows, print_status
+from headrace.cli.output import counted, output_option, print_rows, print_status
 from headrace.client.admin.cluster_admin import (
     BrokerView,
     ClusterAdmin,
@@ -234,7 +234,7 @@ def cancel(topics: Sequence[str], server: str) -> int:
     count, errors = with_cluster(server, work)
     for target, error in errors.items():
         print_status(f"{target}: {error.message}")
-    print_status(f"{count - len(errors)} moves cancelled")
+    print_status(f"{counted(count - len(errors), 'move')} cancelled")
     return FAILED if errors else 0
 
 
@@ -330,7 +330,7 @@ def _spread(assignments: Collection[PartitionReplicas], brokers: Collection[Brok
     except InvalidReplicationFactor:
         replicas_max = max(len(target_replicas(assignment)) for assignment in assignments)
         raise CommandFailed(
-            f"{replicas_max} replicas do not fit on {len(brokers)} brokers; "
+            f"{replicas_max} replicas do not fit on {counted(len(brokers), 'broker')}; "
             "add brokers, or use --plan to reduce the replicas"
         ) from None
 
@@ -362,9 +362,10 @@ def _summary(count: int, errors: int, throttle: int | None, *, wait: bool, dry_r
     if not count:
         return "nothing to move: all partitions have their target replicas"
     if dry_run:
-        return f"{count} partitions would move (--dry-run)"
+        return f"{counted(count, 'partition')} would move (--dry-run)"
     if wait:
-        return f"{count - errors} partitions have been moved"
-    return f"{count - errors} partitions are moving; `headrace cluster reassign status` shows the progress" + (
-        f"; {_REMOVE_THROTTLE}" if throttle else ""
+        return f"{counted(count - errors, 'partition')} moved"
+    return (
+        f"{counted(count - errors, 'partition')} being moved; `headrace cluster reassign status` shows the progress"
+        + (f"; {_REMOVE_THROTTLE}" if throttle else "")
     )

@@ -12,7 +12,7 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import ParsedType, confirm, dry_run_option, server_option, usage_errors, yes_option
-from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, shortened, to_json
+from headrace.cli.output import counted, echo, local_time, output_option, print_rows, print_status, shortened, to_json
 from headrace.cli.record_format import envelope_of
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
@@ -246,4 +246,6 @@ def _print_result(result: RedriveResult | None, verb: str, dry_run: bool) -> Non
     verdict = f"would be {verb}" if dry_run else verb
     print_status(f"{result.settled} of {result.chosen} {verdict}{others if result.settled_before else ''}")
     if result.refused:
-        raise CommandFailed(f"{len(result.refused)} dead letters were not settled; `headrace dlq show` prints them")
+        raise CommandFailed(
+            f"{counted(len(result.refused), 'dead letter')} not settled; `headrace dlq show` prints them"
+        )

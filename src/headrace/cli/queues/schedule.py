@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import Command, confirm, option_group, server_option, usage_errors, yes_option
-from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, wants_json
+from headrace.cli.output import counted, echo, local_time, output_option, print_rows, print_status, wants_json
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
@@ -121,7 +121,7 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
     ]
     print_rows(rows, ("id", "due", "repeat", "key", "value"), output)
     if len(found) == count and not wants_json(output):
-        print_status(f"only the first {count} messages are shown; use -n to show more")
+        print_status(f"the output ends after {counted(count, 'message')}; use -n to show more")
 
 
 @schedule.command()

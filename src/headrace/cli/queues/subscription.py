@@ -22,7 +22,7 @@ from headrace.cli.options import (
     usage_errors,
     yes_option,
 )
-from headrace.cli.output import local_time, output_option, print_rows, print_status, shortened, wants_json
+from headrace.cli.output import counted, local_time, output_option, print_rows, print_status, shortened, wants_json
 from headrace.cli.record_format import envelope_of
 from headrace.cli.start_position import parse_ago, parse_start_position
 from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
@@ -185,7 +185,7 @@ def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None
 
     backlog = with_cluster(server, work)
     verdict = "would be deleted" if dry_run else "deleted"
-    print_status(f"subscription {name} of {topic} {verdict}; {backlog} messages were not settled")
+    print_status(f"subscription {name} of {topic} {verdict}; {counted(backlog, 'message')} not settled")
 
 
 def _floor_rows(floors: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
@@ -311,7 +311,7 @@ def ack(
     with usage_errors():
         found = [receipt_from_text(text) for text in receipts]
     failed = with_cluster(server, lambda cluster: settle(cluster, name, found, settlement))
-    print_status(f"{len(found) - len(failed)} of {len(found)} messages settled")
+    print_status(f"{len(found) - len(failed)} of {counted(len(found), 'message')} settled")
     _print_failed(failed)
 
 
@@ -347,7 +347,7 @@ def _print_failed(failed: Sequence[FailedSettlement]) -> None:
         return
     for one in failed:
         print_status(f"{one.receipt.id}: {one.error.message}")
-    raise CommandFailed(f"{len(failed)} messages were not settled; their leases may have expired")
+    raise CommandFailed(f"{counted(len(failed), 'message')} not settled; a lease may have expired")
 
 
 def _message_row(message: LeasedMessage, output: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import server_option
-from headrace.cli.output import print_status, to_json
+from headrace.cli.output import counted, print_status, to_json
 from headrace.cli.queues.schedule import ensure_owner, header_of, when_options
 from headrace.cli.record_format import RecordEnvelope, read_envelope
 from headrace.client.cluster import Cluster
@@ -140,7 +140,7 @@ def produce(
         return number
 
     count = with_cluster(server, work)
-    print_status(f"{count} record{'' if count == 1 else 's'} to {topic}")
+    print_status(f"{counted(count, 'record')} to {topic}")
 
 
 def _print_receipt(receipt: Receipt, receipts: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.start_position import log_bounds
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
@@ -111,7 +111,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         }
         echo(to_json(row))
         return
-    echo(f"topic {view.name}  id {view.topic_id}  {len(view.partitions)} partitions", "")
+    echo(f"topic {view.name}  id {view.topic_id}  {counted(len(view.partitions), 'partition')}", "")
     print_table(partitions, ("partition", "leader", "epoch", "replicas", "in_sync", "start", "end", "size_bytes"))
     if config_rows:
         echo()
@@ -189,7 +189,7 @@ async def _exists(admin: TopicAdmin, name: str) -> bool:
 @server_option
 def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str) -> None:
     """Increase the partitions of the topic NAME to TOTAL. Keys may then map to other partitions."""
-    confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes or dry_run)
+    confirm(f"Increase {name} to {counted(total, 'partition')}? This cannot be undone.", yes or dry_run)
     with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
     print_status(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
 

@@ -105,7 +105,7 @@ def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionComm
     assert (first["value"], first["key"], first["headers"]) == ("a", "k", [["h", "1"]])
     assert (first["id"], first["attempt"]) == ("orders:0:0", 1)
     harness.run("ack", "billing", first["receipt"])
-    assert "1 of 1 messages settled" in harness.stderr
+    assert "1 of 1 message settled" in harness.stderr
     harness.run("ack", "billing", second["receipt"], "--nack", "--delay", "1h", "--reason", "busy")
     harness.run("ack", "billing", third["receipt"], "--reject", "--reason", "broken")
     states = [harness.run("status", f"orders:0:{offset}")[0] for offset in range(3)]
@@ -113,7 +113,7 @@ def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionComm
     assert (states[1]["reason"], states[1]["attempts"]) == ("busy", 1)
     assert states[2]["state"] in ("dying", "settled")
     message = harness.fail("ack", "billing", first["receipt"])
-    assert "0 of 1 messages settled" in message
+    assert "0 of 1 message settled" in message
     assert "orders:0:0:" in message
 
 
