@@ -17,7 +17,7 @@ from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.produce.partitioner import StickyPartitioner, partition_for_key
 from headrace.client.produce.pending_batches import PendingBatch, size_of
-from headrace.client.produce.sender import Sender, SenderSettings, TransactionContext
+from headrace.client.produce.sender import Sender, SenderSettings, TransactionContext, Wait
 from headrace.model.errors import HeadraceError, MessageTooLarge, UnknownTopicOrPartition
 from headrace.model.ids import MessageId
 from headrace.wire.batches import compression as codecs
@@ -87,6 +87,7 @@ class Producer:
         self._sender = Sender(cluster, _sender_settings(self.settings), self._batch_settled, transaction)
         self._buffered_bytes = 0
         self._room = asyncio.Event()
+        self._topic_wait: Wait | None = None
         self._failure: HeadraceError | None = None
         self._closed = False
 
@@ -138,6 +139,11 @@ class Producer:
             await self._wait_for_room(size_bytes)
         return self._enqueue(view, record, size_bytes, partition)
 
+    @property
+    def oldest_wait(self) -> Wait | None:
+        """What the oldest record waits for; None if all records are acknowledged or rejected."""
+        return self._sender.oldest_wait or self._topic_wait
+
     async def flush(self) -> None:
         """Wait until all submitted records are acknowledged or rejected.
 
@@ -181,11 +187,15 @@ class Producer:
         return Delivery(target, batch, batch.record_count - 1)
 
     async def _topic(self, name: str) -> TopicView:
-        return await self._cluster.call_with_retries(
-            lambda: self._cluster.topic(name, create=self.settings.create_topics),
-            deadline_seconds=self.settings.topic_wait_seconds,
-            topics_may_appear=self.settings.create_topics,
-        )
+        self._topic_wait = Wait(f"the metadata of topic {name}", self._cluster.clock.monotonic())
+        try:
+            return await self._cluster.call_with_retries(
+                lambda: self._cluster.topic(name, create=self.settings.create_topics),
+                deadline_seconds=self.settings.topic_wait_seconds,
+                topics_may_appear=self.settings.create_topics,
+            )
+        finally:
+            self._topic_wait = None
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         try:
