@@ -33,6 +33,7 @@ from headrace.storage.store.log_store import LogStore, Opening
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+_LOG_SECONDS = 1.0
 _LOGGED_MAX = 5
 
 TopicIdPartition = tuple[UUID, int]
@@ -190,7 +191,7 @@ class Replicas:
                 return
             self._resign(topic, partition)
             partition.follow(record.leader_epoch)
-            self._lost.append(partition)
+            self._log_later(self._lost, partition)
         self._mark(topic.id, index)
 
     def _on_topic_change(self, topic: Topic) -> None:
@@ -241,7 +242,6 @@ class Replicas:
                     failure = error
         finally:
             self._is_busy = False
-            self._log_leader_changes()
         settled, self._settled = self._settled, []
         for topic_id, future in settled:
             if future.done():
@@ -360,12 +360,17 @@ class Replicas:
         partition.log.enforces_retention = True
         topic.led[partition.index] = partition
         if record.leader_epoch > 0:  # otherwise the topic is new
-            self._gained.append(partition)
+            self._log_later(self._gained, partition)
         for notify in self._catalogue.on_leadership_gained:
             notify(partition)
 
+    def _log_later(self, changes: list[Partition], partition: Partition) -> None:
+        """Log the leaderships that change within a second in one line, since a broker may lead thousands."""
+        if not self._gained and not self._lost:
+            asyncio.get_running_loop().call_later(_LOG_SECONDS, self._log_leader_changes)
+        changes.append(partition)
+
     def _log_leader_changes(self) -> None:
-        """Log one line for all leaderships gained, and one for all lost, since a broker may lead thousands."""
         (gained, lost), self._gained, self._lost = (self._gained, self._lost), [], []
         for event, partitions in (("leaderships lost", lost), ("leaderships gained", gained)):
             if partitions:
