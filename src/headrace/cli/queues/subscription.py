@@ -22,7 +22,18 @@ from headrace.cli.options import (
     usage_errors,
     yes_option,
 )
-from headrace.cli.output import counted, local_time, output_option, print_rows, print_status, shortened, wants_json
+from headrace.cli.output import (
+    counted,
+    echo,
+    local_time,
+    output_option,
+    print_json,
+    print_rows,
+    print_status,
+    print_table,
+    shortened,
+    wants_json,
+)
 from headrace.cli.record_format import envelope_of
 from headrace.cli.start_position import parse_ago, parse_start_position
 from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
@@ -93,22 +104,29 @@ def subscription() -> None:
 @server_option
 @output_option
 def create(topic: str, name: str, at: Position, settings: Sequence[str], server: str, output: str | None) -> None:
-    """Create the subscription NAME of TOPIC. An existing subscription keeps its position.
+    """Create the subscription NAME of TOPIC. An existing subscription keeps its position; --set changes its settings.
 
     \b
     headrace subscription create orders billing --at 2h-ago --set headrace.key.concurrency=1
     """
     changes = parse_settings(settings)
 
-    async def work(cluster: Cluster) -> Mapping[TopicPartition, int]:
+    async def work(cluster: Cluster) -> tuple[bool, Mapping[TopicPartition, int]]:
+        admin = SubscriptionAdmin(cluster)
         try:
-            return await SubscriptionAdmin(cluster).create(topic, name, at, changes)
+            return await admin.exists(topic, name), await admin.create(topic, name, at, changes)
         except InvalidConfig as error:
             raise CommandFailed(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
 
-    floors = with_cluster(server, work)
+    existed, floors = with_cluster(server, work)
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)
-    print_status(f"subscription {name} of {topic} exists")
+    set_to = ", ".join(f"{key}={value}" for key, value in changes.items())
+    if not existed:
+        print_status(f"subscription {name} of {topic} created")
+    elif changes:
+        print_status(f"subscription {name} of {topic} existed already: settings changed to {set_to}; position kept")
+    else:
+        print_status(f"subscription {name} of {topic} existed already: position and settings kept")
 
 
 @subscription.command("list")
@@ -124,12 +142,35 @@ def list_subscriptions(server: str, output: str | None) -> None:
 @subscription.command()
 @click.argument("name")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only in these topics; repeatable.")
+@click.option("--configs", is_flag=True, help="Also show settings that have their default.")
 @server_option
 @output_option
-def describe(name: str, topics: Sequence[str], server: str, output: str | None) -> None:
-    """Show position and backlog of the subscription NAME per partition."""
-    backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).describe(name, topics or None))
-    print_rows([_partition_row(one) for one in backlogs], _PARTITION_COLUMNS, output)
+def describe(name: str, topics: Sequence[str], configs: bool, server: str, output: str | None) -> None:
+    """Show position and backlog of the subscription NAME per partition, and its settings."""
+
+    async def work(
+        cluster: Cluster,
+    ) -> tuple[Sequence[PartitionBacklog], Mapping[str, Mapping[str, str | None]]]:
+        admin = SubscriptionAdmin(cluster)
+        backlogs = await admin.describe(name, topics or None)
+        of_topic = {one.target.topic: None for one in backlogs}
+        return backlogs, {topic: await admin.configs(topic, name, with_defaults=configs) for topic in of_topic}
+
+    backlogs, settings = with_cluster(server, work)
+    if wants_json(output):
+        print_json(_partition_row(one) | {"configs": settings[one.target.topic]} for one in backlogs)
+        return
+    print_table([_partition_row(one) for one in backlogs], _PARTITION_COLUMNS)
+    rows = [
+        {"topic": topic, "config": config, "value": value}
+        for topic, values in settings.items()
+        for config, value in values.items()
+    ]
+    echo()
+    if rows:
+        print_table(rows, ("topic", "config", "value"))
+    else:
+        print_status("all settings have their defaults; --configs shows them")
 
 
 @subscription.command()

@@ -85,8 +85,8 @@ class ColdRead:
         offset; `next_offset` is the end of the gap then.
 
         If the segment was compacted or deleted meanwhile, the read starts over. Raises CorruptBatch, OffsetOutOfRange
-        if the offset was deleted, and NotLeader if the log was truncated or closed: only followers truncate, and the offset
-        may now belong to a different history.
+        if the offset was deleted, and NotLeader if the log was truncated or closed: only followers truncate, and
+        the offset may now belong to a different history.
         """
         log, wanted = self._log, self.wanted
         while True:
