@@ -22,6 +22,7 @@ from headrace import __version__
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.permissions import FOLDER_MODE
+from headrace.server.banner import command_name, print_banner
 from headrace.server.data_layout import broker_folder, reject_single_broker_folder
 from headrace.server.settings import SHARED_REGISTRY, Address, ServeSettings, show_address
 
@@ -80,39 +81,42 @@ def run_brokers(settings: BrokersSettings) -> int:
     try:
         settings.check()
         os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
-        return 0 if asyncio.run(_run([BrokerProcess(one) for one in settings.each()])) else 1
+        return (
+            0
+            if asyncio.run(_run([BrokerProcess(one) for one in settings.each()], os.path.abspath(settings.first.data)))
+            else 1
+        )
     except (HeadraceError, OSError) as error:
         _print_line(f"error: {error.message if isinstance(error, HeadraceError) else error}")
         return 1
 
 
-async def _run(brokers: Sequence[BrokerProcess]) -> bool:
+async def _run(brokers: Sequence[BrokerProcess], data: str) -> bool:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as group:
         supervised = [group.create_task(broker.supervise(stop)) for broker in brokers]
-        announcing = group.create_task(_announce(brokers))
+        announcing = group.create_task(_announce(brokers, data))
         await stop.wait()
         announcing.cancel()
     return all(task.result() for task in supervised)
 
 
-async def _announce(brokers: Sequence[BrokerProcess]) -> None:
+async def _announce(brokers: Sequence[BrokerProcess], data: str) -> None:
     for broker in brokers:
         await broker.is_ready.wait()
     ready = [broker.ready_fields for broker in brokers]
     kafka, http, nodes = (",".join(fields[name] for fields in ready) for name in ("kafka", "http", "node"))
     sys.stdout.write(f"ready kafka={kafka} http={http} nodes={nodes} version={__version__}\n")
     sys.stdout.flush()
-    _print_line(
-        f"""
-Headrace {__version__} runs {len(brokers)} brokers on this host
+    print_banner(
+        f"""Headrace {__version__} runs {len(brokers)} broker{"s" if len(brokers) > 1 else ""} on this host
+  Their data is in {data}
   Kafka clients connect to {kafka}
   The HTTP API is at {http}, and its documentation at /docs
   Try in another terminal:
-    headrace cluster info --server {kafka}
-"""
+    {command_name()} cluster info --server {kafka}"""
     )
 
 
