@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from headrace.cli.cluster_client import with_cluster
-from headrace.cli.failure import CommandFailed
+from headrace.cli.failure import CommandFailed, InvalidValue
 from headrace.cli.options import (
     DURATION,
     ParsedType,
@@ -116,7 +116,7 @@ def create(topic: str, name: str, at: Position, settings: Sequence[str], server:
         try:
             return await admin.exists(topic, name), await admin.create(topic, name, at, changes)
         except InvalidConfig as error:
-            raise CommandFailed(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
+            raise InvalidValue(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
 
     existed, floors = with_cluster(server, work)
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)
