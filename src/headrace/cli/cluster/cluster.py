@@ -11,6 +11,7 @@ import click
 from headrace.cli.cluster.health import HealthProblem, find_problems, replicas_per_broker
 from headrace.cli.cluster.reassign import reassign, wait_until_none
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import FAILED
 from headrace.cli.options import confirm, server_option, yes_option
 from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
@@ -85,7 +86,7 @@ def health(server: str, output: str | None) -> int:
 
 
 @cluster.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", type=TOPIC, nargs=-1, metavar="[TOPIC]...")
 @click.option("--under-replicated", is_flag=True, help="Only partitions with out-of-sync replicas.")
 @click.option("--offline", is_flag=True, help="Only partitions without a leader.")
 @server_option
@@ -147,7 +148,7 @@ def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
 
 
 @cluster.command("elect-leader")
-@click.option("--topic", help="Only partitions of this topic.")
+@click.option("--topic", type=TOPIC, help="Only partitions of this topic.")
 @click.option("--partition", type=click.IntRange(0), help="Only this partition of the topic.")
 @click.option("--unclean", is_flag=True, help="Elect out-of-sync replicas for partitions without a leader.")
 @yes_option

@@ -17,6 +17,7 @@ import msgspec
 from click.core import ParameterSource
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import FAILED, CommandFailed
 from headrace.cli.options import ParsedType, dry_run_option, server_option
 from headrace.cli.output import counted, output_option, print_rows, print_status
@@ -131,7 +132,7 @@ _RATE = ParsedType("rate", _parse_rate)
 
 
 @click.group(invoke_without_command=True)
-@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only partitions of this topic; repeatable.")
 @click.option("--to", type=_BROKERS, metavar="ID,ID,...", help="Spread the topics over exactly these brokers.")
 @click.option("--add-broker", "added", multiple=True, type=int, metavar="ID", help="Move replicas to it; repeatable.")
 @click.option(
@@ -217,7 +218,7 @@ def status(server: str, output: str | None) -> None:
 
 
 @reassign.command()
-@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only partitions of this topic; repeatable.")
 @server_option
 def cancel(topics: Sequence[str], server: str) -> int:
     """Cancel the moves in progress: partitions keep their old replicas, and the new ones are deleted."""

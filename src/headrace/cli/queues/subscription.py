@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import SUBSCRIPTION, TOPIC
 from headrace.cli.failure import CommandFailed, InvalidValue
 from headrace.cli.options import (
     DURATION,
@@ -95,7 +96,7 @@ def subscription() -> None:
 
 
 @subscription.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("name")
 @click.option("--at", type=POSITION, default="end", show_default=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
@@ -140,8 +141,8 @@ def list_subscriptions(server: str, output: str | None) -> None:
 
 
 @subscription.command()
-@click.argument("name")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only in these topics; repeatable.")
+@click.argument("name", type=SUBSCRIPTION)
+@click.option("--topic", "topics", type=TOPIC, multiple=True, metavar="TOPIC", help="Only in these topics; repeatable.")
 @click.option("--configs", is_flag=True, help="Also show settings that have their default.")
 @server_option
 @output_option
@@ -174,8 +175,8 @@ def describe(name: str, topics: Sequence[str], configs: bool, server: str, outpu
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @click.option("--to", type=POSITION, required=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
@@ -208,8 +209,8 @@ def seek(
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @yes_option
 @dry_run_option
 @server_option
@@ -256,8 +257,8 @@ def _sum_row(name: str, topic: str, backlogs: Sequence[PartitionBacklog]) -> dic
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="At most this many.")
 @server_option
 @output_option
@@ -279,8 +280,8 @@ def peek(topic: str, name: str, count: int, server: str, output: str | None) -> 
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most this many.")
 @click.option("--wait", "wait_ms", type=DURATION, default=0, help="Wait for the first message, for example 10s.")
 @click.option("--lease", "lease_ms", type=DURATION, help="The lease duration; default: as configured.")
@@ -322,7 +323,7 @@ def pull(
 
 
 @subscription.command()
-@click.argument("name")
+@click.argument("name", type=SUBSCRIPTION)
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
 @click.option("--nack", "nacks", is_flag=True, help="Release the messages for redelivery.")
 @click.option("--delay", "delay_ms", type=DURATION, help="With --nack: the retry delay; default: as configured.")
@@ -358,7 +359,14 @@ def ack(
 
 @subscription.command()
 @click.argument("message", metavar="ID")
-@click.option("--subscription", "names", multiple=True, metavar="NAME", help="Only this subscription; repeatable.")
+@click.option(
+    "--subscription",
+    "names",
+    type=SUBSCRIPTION,
+    multiple=True,
+    metavar="NAME",
+    help="Only this subscription; repeatable.",
+)
 @server_option
 @output_option
 def status(message: str, names: Sequence[str], server: str, output: str | None) -> None:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import DURATION, server_option
 from headrace.cli.output import counted, print_status, to_json
@@ -68,7 +69,7 @@ _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("value", required=False)
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
@@ -132,14 +133,7 @@ def produce(
     common = RecordEnvelope(None, None if key is None else key.encode(), named)
     separator = None if key_separator is None else key_separator.encode()
     timeout_seconds = max(timeout_ms, 1) / 1000
-    settings = ProducerSettings(
-        acks=_ACKS[acks],
-        compression=compression,
-        record_bytes_max=_BUFFER_BYTES_MAX,
-        buffer_bytes_max=_BUFFER_BYTES_MAX,
-        delivery_timeout_seconds=timeout_seconds,
-        topic_wait_seconds=min(_TOPIC_WAIT_SECONDS, timeout_seconds),
-    )
+    settings = _producer_settings(acks, compression, timeout_seconds)
 
     async def work(cluster: Cluster) -> int:
         """Send records while reading the input, with a bounded number of unacknowledged records."""
@@ -165,6 +159,17 @@ def produce(
 
     count = with_cluster(server, work, timeout_seconds)
     print_status(f"{counted(count, 'record')} to {topic}")
+
+
+def _producer_settings(acks: str, compression: str, timeout_seconds: float) -> ProducerSettings:
+    return ProducerSettings(
+        acks=_ACKS[acks],
+        compression=compression,
+        record_bytes_max=_BUFFER_BYTES_MAX,
+        buffer_bytes_max=_BUFFER_BYTES_MAX,
+        delivery_timeout_seconds=timeout_seconds,
+        topic_wait_seconds=min(_TOPIC_WAIT_SECONDS, timeout_seconds),
+    )
 
 
 @asynccontextmanager

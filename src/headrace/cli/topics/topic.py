@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.start_position import log_bounds
@@ -69,7 +70,7 @@ def create(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("--configs", is_flag=True, help="Show all configs, including defaults.")
 @server_option
 @output_option
@@ -119,7 +120,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a config; repeatable.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Reset a config to its default; repeatable.")
 @dry_run_option
@@ -139,7 +140,7 @@ def alter(name: str, changes: Sequence[str], unset: Sequence[str], dry_run: bool
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=TOPIC, nargs=-1, required=True, metavar="NAME...")
 @yes_option
 @dry_run_option
 @server_option
@@ -182,7 +183,7 @@ async def _exists(admin: TopicAdmin, name: str) -> bool:
 
 
 @topic.command("add-partitions")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.argument("total", type=click.IntRange(1))
 @yes_option
 @dry_run_option
@@ -195,7 +196,7 @@ def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str)
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("-p", "--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option("-b", "--before", type=click.IntRange(0), help="Delete records before this offset; default: all.")
 @yes_option
