@@ -1,9 +1,12 @@
 """At least once: commit the offset after the work. A crash in between repeats records but loses none.
 
-python at_least_once.py ADDRESS SOURCE TARGET WORKER
+python at_least_once.py [ADDRESS [SOURCE [TARGET [WORKER [SECONDS]]]]]
+
+It ends after SECONDS without a record; `inf` means never.
 """
 
 import sys
+import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
@@ -13,7 +16,13 @@ def must_arrive(error: KafkaError | None, _: Message) -> None:
         raise KafkaException(error)  # ends the program before the commit; the next start retries
 
 
-def main(address: str, source: str, target: str, worker: str) -> None:
+def main(
+    address: str = "127.0.0.1:9092",
+    source: str = "orders",
+    target: str = "orders-upper",
+    worker: str = "worker-1",
+    seconds: str = "10",
+) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -26,9 +35,11 @@ def main(address: str, source: str, target: str, worker: str) -> None:
     producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})  # acks=all, no duplicates
     messages: list[Message] = []
     consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
-    while True:
+    busy_at = time.monotonic()
+    while time.monotonic() - busy_at < float(seconds):
         message = consumer.poll(0.2)
         if message is not None:
+            busy_at = time.monotonic()
             if error := message.error():
                 raise KafkaException(error)
             messages.append(message)
@@ -38,6 +49,7 @@ def main(address: str, source: str, target: str, worker: str) -> None:
             producer.flush()
             consumer.commit(asynchronous=False)  # the results are on disk: the messages count as processed
             messages.clear()
+    consumer.close()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
 """At most once: commit the offset before the work. A crash in between loses records but repeats none.
 
-python at_most_once.py ADDRESS SOURCE TARGET WORKER
+python at_most_once.py [ADDRESS [SOURCE [TARGET [WORKER [SECONDS]]]]]
+
+It ends after SECONDS without a record; `inf` means never.
 """
 
 import sys
+import time
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 
 
-def main(address: str, source: str, target: str, worker: str) -> None:
+def main(
+    address: str = "127.0.0.1:9092",
+    source: str = "orders",
+    target: str = "orders-upper",
+    worker: str = "worker-1",
+    seconds: str = "10",
+) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -24,9 +33,11 @@ def main(address: str, source: str, target: str, worker: str) -> None:
     messages: list[Message] = []
     # A worker that takes over a partition reads it again from the committed offset.
     consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
-    while True:
+    busy_at = time.monotonic()
+    while time.monotonic() - busy_at < float(seconds):
         message = consumer.poll(0.2)
         if message is not None:
+            busy_at = time.monotonic()
             if error := message.error():
                 raise KafkaException(error)
             messages.append(message)
@@ -36,6 +47,7 @@ def main(address: str, source: str, target: str, worker: str) -> None:
                 producer.produce(target, (one.value() or b"").upper(), key=one.key())
             producer.flush()
             messages.clear()
+    consumer.close()
 
 
 if __name__ == "__main__":

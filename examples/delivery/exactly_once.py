@@ -1,14 +1,23 @@
 """Exactly once: commit the results and the offsets together, in one transaction.
 
-python exactly_once.py ADDRESS SOURCE TARGET WORKER
+python exactly_once.py [ADDRESS [SOURCE [TARGET [WORKER [SECONDS]]]]]
+
+It ends after SECONDS without a record; `inf` means never.
 """
 
 import sys
+import time
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 
-def main(address: str, source: str, target: str, worker: str) -> None:
+def main(
+    address: str = "127.0.0.1:9092",
+    source: str = "orders",
+    target: str = "orders-upper",
+    worker: str = "worker-1",
+    seconds: str = "10",
+) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -30,14 +39,17 @@ def main(address: str, source: str, target: str, worker: str) -> None:
     producer.init_transactions()  # fences an earlier worker with this id and aborts its open transaction
     messages: list[Message] = []
     consumer.subscribe([source], on_revoke=lambda *_: messages.clear())
-    while True:
+    busy_at = time.monotonic()
+    while time.monotonic() - busy_at < float(seconds):
         message = consumer.poll(0.2)
         if message is not None:
+            busy_at = time.monotonic()
             if error := message.error():
                 raise KafkaException(error)
             messages.append(message)
         if messages and (message is None or len(messages) >= 100) and process(messages, consumer, producer, target):
             messages.clear()
+    consumer.close()
 
 
 def process(messages: list[Message], consumer: Consumer, producer: Producer, target: str) -> bool:

@@ -193,6 +193,38 @@ def test_output_to_a_terminal_is_a_table(run: Run, broker: BrokerProcess) -> Non
     assert [line.split() for line in shown.splitlines()] == [["TOPIC", "PARTITIONS", "REPLICAS"], ["orders", "1", "1"]]
 
 
+def completed(broker: BrokerProcess, *words: str) -> list[str]:
+    """Return what the shell offers for the last word."""
+    shell = {"_HEADRACE_COMPLETE": "bash_complete", "COMP_WORDS": f"headrace {' '.join(words)}"}
+    done = subprocess.run(
+        [HEADRACE],
+        env=_environment(broker) | shell | {"COMP_CWORD": str(len(words))},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.stderr == ""
+    return [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
+
+
+def test_the_shell_completes_names_of_topics_groups_and_subscriptions(run: Run, broker: BrokerProcess) -> None:
+    for topic in ("orders", "organs", "audit"):
+        run("topic", "create", topic)
+    run("subscription", "create", "orders", "billing")
+    run("subscription", "create", "audit", "archive")
+    run("consume", "orders", "-g", "readers", "-e")
+    assert completed(broker, "consume", "or") == ["orders", "organs"]
+    assert completed(broker, "consume", "orders", "or") == ["organs"]
+    assert completed(broker, "subscription", "pull", "orders", "") == ["billing"]
+    assert completed(broker, "subscription", "describe", "") == ["archive", "billing"]
+    assert completed(broker, "group", "describe", "r") == ["readers"]
+    assert completed(broker, "top") == ["topic", "top"]
+    assert "__acks.orders" in completed(broker, "topic", "describe", "__")
+    broker.kill()
+    assert completed(broker, "consume", "or") == []
+
+
 def test_the_doctor_recognizes_a_healthy_and_a_stopped_broker(run: Run, broker: BrokerProcess, tmp_path: Path) -> None:
     healthy = rows(run("doctor", "--data", str(tmp_path)))
     assert {row["subject"] for row in healthy if row["verdict"] == "ok"} >= {"broker", "broker 1", "versions", "clock"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from tests.integration.process import BrokerProcess, outside_broker, wait_until
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, outside_broker, wait_until
 from tests.integration.records import create_topic, produce
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,30 @@ def test_the_page_contains_the_program_verbatim(program: Path) -> None:
 def test_the_page_contains_no_other_program() -> None:
     page = (ROOT / "docs" / "delivery.md").read_text()
     assert page.count("```python\n") == len(PROGRAMS)
+
+
+def test_every_program_ends_by_itself_when_all_records_are_copied(address: str, tmp_path: Path) -> None:
+    source, *targets = (f"ends-{name}-{tmp_path.name}-{os.getpid()}" for name in ("source", *map(str, range(4))))
+    for topic in (source, *targets):
+        create_topic(address, topic, 1)
+    produce(address, source, [b"hello"])
+    commands = [
+        [sys.executable, str(program), address, source, target]
+        for program, target in zip(PROGRAMS, targets, strict=True)
+    ]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for command in commands]
+    try:
+        for process in running:
+            output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+            assert process.returncode == 0, output.decode()
+    finally:
+        for process in running:
+            process.kill()
+    with closing(Consumer({"bootstrap.servers": address, "group.id": "reads"})) as consumer:
+        for target in targets:
+            consumer.assign([TopicPartition(target, 0, 0)])
+            (message,) = consumer.consume(1, timeout=PATIENCE_SECONDS)
+            assert message.value() == b"HELLO"
 
 
 def doubled(copied: Counter[bytes]) -> list[bytes]:
@@ -79,7 +103,15 @@ def copied_with_kills(
     create_topic(address, source, 1)
     create_topic(address, target, 1)
     worker = "0" if program.endswith("aiokafka") else f"worker-{folder.name}"
-    command = [sys.executable, str(ROOT / "examples" / "delivery" / f"{program}.py"), address, source, target, worker]
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "delivery" / f"{program}.py"),
+        address,
+        source,
+        target,
+        worker,
+        "inf",
+    ]
     copied: Counter[bytes] = Counter()
     with closing(Consumer({"bootstrap.servers": address, "group.id": "reads", "fetch.wait.max.ms": 20})) as consumer:
         consumer.assign([TopicPartition(target, 0, 0)])

@@ -13,13 +13,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.integration.conftest import Figures
 from tests.integration.ensemble import Cable, ZooKeeperProcess
-from tests.integration.process import PATIENCE_SECONDS, wait_until
+from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
 from tests.unit.registry.contract import Opened, RegistryContract
 
 from headrace.registry.interface import (
@@ -452,3 +454,32 @@ def test_leftover_servers_keep_their_data_folder(start_zookeeper: Callable[[int]
 
     wait_until(free_again, "the orphan is gone")
     zookeeper.start()
+
+
+def test_a_registry_that_is_down_is_reported_by_health_doctor_and_readiness(
+    start_zookeeper: Callable[[int], ZooKeeperProcess], tmp_path: Path
+) -> None:
+    zookeeper = start_zookeeper(1)
+    options = ("--registry", f"zookeeper://{zookeeper.hosts}/headrace", "--session-timeout", "2")
+    broker = BrokerProcess(tmp_path / "broker", options=options).start()
+
+    def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = str(Path(sys.executable).with_name("headrace"))
+        command = [program, *arguments, "--server", broker.address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+
+    try:
+        assert headrace("cluster", "health").returncode == 0
+        zookeeper.send(1, signal.SIGSTOP)
+        wait_until(lambda: headrace("cluster", "health").returncode == 1, "the broker notices")
+        assert '"problem":"no registry","subject":"broker 1"' in headrace("cluster", "health").stdout
+        doctor = headrace("doctor", "--data", str(broker.data))
+        assert doctor.returncode == 1
+        assert '"verdict":"fail","subject":"broker 1","what":"cannot reach the registry' in doctor.stdout
+        with pytest.raises(HTTPError) as raised:
+            urlopen(f"http://127.0.0.1:{broker.http_port}/readyz")
+        assert b"[-] registry" in raised.value.read()
+        zookeeper.send(1, signal.SIGCONT)
+        wait_until(lambda: headrace("cluster", "health").returncode == 0, "the broker is back")
+    finally:
+        broker.kill()

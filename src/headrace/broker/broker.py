@@ -206,7 +206,7 @@ class Broker:
         self.dedup.stop()
 
     def _serve(self, entropy: Entropy) -> RequestHandlers:
-        metadata = MetadataRequests(self.catalogue, self.identity, self.offsets_log.ensure)
+        metadata = MetadataRequests(self.catalogue, self.identity, self.offsets_log.ensure, self._session_valid)
         topics = TopicAdminRequests(self.catalogue, self._clock)
         configs = ConfigAdminRequests(
             self.catalogue, self.group_configs, self.subscription_configs, self.identity, self.registry

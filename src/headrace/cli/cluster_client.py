@@ -15,11 +15,21 @@ from headrace.client.cluster import ClientSettings, Cluster, connect
 T = TypeVar("T")
 
 
-def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """Run `work` with a connection to the cluster."""
+_REQUEST_SECONDS = 30.0
+_DEADLINE_SECONDS = 20.0
+
+
+def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]], timeout_seconds: float = _REQUEST_SECONDS) -> T:
+    """Run `work` with a connection to the cluster. No request, and no call including its retries, takes longer than
+    `timeout_seconds`."""
+    settings = ClientSettings(
+        client_id="headrace-cli",
+        request_timeout_seconds=min(_REQUEST_SECONDS, timeout_seconds),
+        deadline_seconds=min(_DEADLINE_SECONDS, timeout_seconds),
+    )
 
     async def main() -> T:
-        async with connect(server, ClientSettings(client_id="headrace-cli", deadline_seconds=20.0)) as cluster:
+        async with connect(server, settings) as cluster:
             # Connect once without retries, so that an unreachable broker is reported immediately.
             await cluster.refresh([])
             return await work(cluster)

@@ -9,6 +9,7 @@ from headrace.model import errors
 from headrace.model.errors import HeadraceError
 
 FAILED = 1
+INVALID_USAGE = 2
 UNREACHABLE = 3
 
 # The first matching class applies, so subclasses precede their base classes.
@@ -41,10 +42,22 @@ class CommandFailed(click.ClickException):
     exit_code = FAILED
 
 
+class InvalidValue(CommandFailed):
+    """The broker rejected a value of the command line, such as the name of a config."""
+
+    exit_code = INVALID_USAGE
+
+
 class BrokersUnreachable(CommandFailed):
     """No broker could be reached."""
 
     exit_code = UNREACHABLE
+
+
+_FAILURES: dict[type[HeadraceError], type[CommandFailed]] = {
+    Unreachable: BrokersUnreachable,
+    errors.InvalidConfig: InvalidValue,
+}
 
 
 def failure_of_error(error: HeadraceError | OSError) -> CommandFailed:
@@ -56,5 +69,5 @@ def failure_of_error(error: HeadraceError | OSError) -> CommandFailed:
     for kind, step in _NEXT_STEP:
         if isinstance(error, kind):
             line = f"{message}; {step}"
-            return BrokersUnreachable(line) if kind is Unreachable else CommandFailed(line)
+            return _FAILURES.get(kind, CommandFailed)(line)
     return CommandFailed(message)

@@ -17,8 +17,9 @@ from typing import Any
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import GROUP
 from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.start_position import StartPosition, parse_ago, parse_start_position, resolve_offsets
 from headrace.client.admin.group_admin import GroupAdmin, GroupView, PartitionLag
 from headrace.client.cluster import Cluster
@@ -51,7 +52,7 @@ class OffsetReset:
 
 
 @click.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", type=GROUP, metavar="GROUP")
 @click.option(
     "--to", "to", metavar="POSITION", help="earliest, latest, a time (ISO 8601 or ms), or a duration: 2h-ago."
 )
@@ -113,9 +114,9 @@ def reset(
     for move in moves if export else ():
         if move.new is not None:
             echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
-    count = sum(move.new is not None for move in moves)
+    offsets_changed = counted(sum(move.new is not None for move in moves), "offset")
     print_status(
-        f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them"
+        f"group {name}: {offsets_changed} committed" if execute else "no changes made; use --execute to commit them"
     )
 
 
@@ -209,7 +210,7 @@ def list_groups(server: str, output: str | None) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", type=GROUP)
 @server_option
 @output_option
 def describe(name: str, server: str, output: str | None) -> None:
@@ -249,7 +250,7 @@ def describe(name: str, server: str, output: str | None) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", type=GROUP)
 @click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Repeat at this interval.")
 @server_option
 @output_option
@@ -270,7 +271,7 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
 
 
 @group.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=GROUP, nargs=-1, required=True, metavar="NAME...")
 @yes_option
 @dry_run_option
 @server_option

@@ -1,7 +1,8 @@
 """The `headrace` command. Only the subcommand that is called is imported, which keeps startup and help fast.
 
-Exit codes: 0 success, 1 failure, 2 usage error, 3 no broker reachable, 130 interrupted. Results go to stdout,
-everything else to stderr; an error is one line that begins with `error:` and includes the next step.
+Exit codes: 0 success, 1 failure or a declined question, 2 usage error or an invalid config, 3 no broker reachable, 130
+interrupted. Results go to stdout, everything else to stderr; an error is one line that begins with `error:` and
+includes the next step.
 """
 
 from __future__ import annotations
@@ -56,6 +57,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            similar = get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f". Did you mean {similar[0]!r}?" if similar else "."
+            ctx.fail(f"No such command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
@@ -72,7 +84,19 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
 
+def _print_version(ctx: click.Context, _parameter: click.Parameter, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
+        from headrace import __version__
+        from headrace.cli.output import echo
+
+        echo(f"headrace {__version__}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
 def headrace() -> None:
     """Headrace: one write-ahead log that serves streams and queues.
 

@@ -120,12 +120,13 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 
 
 def confirm(question: str, skip: bool) -> None:
-    """Ask for confirmation of a destructive operation; without a terminal, --yes is required."""
+    """Ask for confirmation of a destructive operation; without a terminal, --yes is required. Raise if declined."""
     if skip:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Use --yes to confirm without a terminal")
-    click.confirm(escaped(question), abort=True, err=True)
+    if not click.confirm(escaped(question), err=True):
+        raise click.ClickException("declined; nothing was changed")
 
 
 @contextmanager

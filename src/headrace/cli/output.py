@@ -76,6 +76,11 @@ def shortened(
     return text if len(text) <= length_max else text[: length_max - len(end)] + end
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return the number with the noun, as in "1 broker" and "2 brokers"."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def print_status(message: str) -> None:
     """Print a message that is not part of the result."""
     echo(message, err=True)

@@ -9,10 +9,13 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import DURATION, confirm, server_option, yes_option
+from headrace.cli.options import DURATION, ParsedType, confirm, server_option, yes_option
 from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, to_json, wants_json
 from headrace.client.admin.tokens import TokenAdmin
 from headrace.client.cluster import Cluster
+from headrace.model.tokens import parse_scope
+
+SCOPE = ParsedType("scope", lambda text: str(parse_scope(text)))
 
 
 @click.group()
@@ -26,10 +29,11 @@ def token() -> None:
     "-s",
     "--scope",
     "scopes",
+    type=SCOPE,
     multiple=True,
     required=True,
     metavar="VERB:TOPIC",
-    help="VERB:TOPIC, where VERB is publish, consume, read or manage and TOPIC may end with *; repeatable.",
+    help="VERB:TOPIC, where VERB is publish, consume, read, metrics or manage, and TOPIC may end with *; repeatable.",
 )
 @click.option(
     "-e", "--expires", type=DURATION, metavar="DURATION", help="Lifetime, for example 30d; default: unlimited."

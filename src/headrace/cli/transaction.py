@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import DURATION, confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import (
     Row,
+    counted,
     echo,
     local_time,
     output_option,
@@ -104,7 +106,7 @@ def bundle(name: str, server: str, output: str | None) -> None:
 
 @transaction.command()
 @click.argument("transactional_id", required=False)
-@click.option("--topic", help="The topic of a hanging transaction.")
+@click.option("--topic", type=TOPIC, help="The topic of a hanging transaction.")
 @click.option("--partition", type=click.IntRange(0), help="The partition of a hanging transaction.")
 @click.option("--start-offset", type=click.IntRange(0), help="The first offset of a hanging transaction.")
 @yes_option
@@ -135,7 +137,7 @@ def abort(
 
 
 @transaction.command("find-hanging")
-@click.option("--topic", "topics", multiple=True, help="Only in this topic; repeatable.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only in this topic; repeatable.")
 @click.option(
     "--older-than",
     type=DURATION,
@@ -180,7 +182,7 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
 
     view = with_cluster(server, work)
     producer = f"producer {view.producer_id} with epoch {view.producer_epoch}"
-    what = f"{view.state}, {len(view.partitions)} partitions"
+    what = f"{view.state}, {counted(len(view.partitions), 'partition')}"
     print_status(f"transaction {transactional_id} ({what}): {producer} {'would be' if dry_run else 'is'} fenced")
 
 

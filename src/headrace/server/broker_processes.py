@@ -17,6 +17,7 @@ import msgspec
 from headrace import __version__
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.permissions import FOLDER_MODE
+from headrace.server.banner import command_name, print_banner
 from headrace.server.child_process import HEADRACE, ChildProcess, print_line, run_children
 from headrace.server.data_layout import broker_folder, reject_single_broker_folder
 from headrace.server.settings import SHARED_REGISTRY, Address, ServeSettings, show_address
@@ -68,32 +69,31 @@ def run_brokers(settings: BrokersSettings) -> int:
     try:
         settings.check()
         os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
-        return 0 if asyncio.run(_run(settings)) else 1
+        return 0 if asyncio.run(_run(settings, os.path.abspath(settings.first.data))) else 1
     except (HeadraceError, OSError) as error:
         print_line(f"error: {error.message if isinstance(error, HeadraceError) else error}")
         return 1
 
 
-async def _run(settings: BrokersSettings) -> bool:
+async def _run(settings: BrokersSettings, data: str) -> bool:
     brokers = [ChildProcess(f"broker {one.node_id}", command(one), STOP_SECONDS) for one in settings.each()]
-    return await run_children(brokers, _announce(brokers))
+    return await run_children(brokers, _announce(brokers, data))
 
 
-async def _announce(brokers: Sequence[ChildProcess]) -> None:
+async def _announce(brokers: Sequence[ChildProcess], data: str) -> None:
     for broker in brokers:
         await broker.is_ready.wait()
     ready = [broker.ready_fields for broker in brokers]
     kafka, http, nodes = (",".join(fields[name] for fields in ready) for name in ("kafka", "http", "node"))
     sys.stdout.write(f"ready kafka={kafka} http={http} nodes={nodes} version={__version__}\n")
     sys.stdout.flush()
-    print_line(
-        f"""
-Headrace {__version__} runs {len(brokers)} brokers on this host
+    print_banner(
+        f"""Headrace {__version__} runs {len(brokers)} broker{"s" if len(brokers) > 1 else ""} on this host
+  Their data is in {data}
   Kafka clients connect to {kafka}
   The HTTP API is at {http}, and its documentation at /docs
   Try in another terminal:
-    headrace cluster info --server {kafka}
-"""
+    {command_name()} cluster info --server {kafka}"""
     )
 
 

@@ -72,7 +72,8 @@ class BrokerHealth:
     async def probe(self) -> None:
         is_reachable = await self._any_known_broker_responds()
         if not is_reachable:
-            self._report(is_reachable=False)  # before the next probe, which may take longer
+            if self.is_reachable:  # not before the first probe of a gateway that is starting
+                self._report(is_reachable=False)  # before the next probe, which may take longer
             is_reachable = await self._any_bootstrap_responds()
         self._report(is_reachable=is_reachable)
 

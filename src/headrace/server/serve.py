@@ -30,6 +30,7 @@ from headrace.runtime.network import SystemNetwork
 from headrace.runtime.permissions import exposure_warning
 from headrace.runtime.process_resources import raise_open_files_limit
 from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
+from headrace.server.banner import command_name, print_banner
 from headrace.server.child_process import stop_with_parent
 from headrace.server.data_layout import reject_multi_broker_folder
 from headrace.server.event_loop import HANG_SECONDS, LoopWatchdog
@@ -232,21 +233,18 @@ def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port
     url = f"{'http' if settings.http_tls is None else 'https'}://{http}"
     sys.stdout.write(f"ready kafka={server} http={http} node={settings.node_id} version={__version__}\n")
     sys.stdout.flush()
-    if settings.is_child:
+    log.info("broker is ready data=%s kafka=%s http=%s", os.path.abspath(settings.data), server, http)
+    if settings.is_child or not sys.stderr.isatty():
         return
-    command = os.path.relpath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "headrace" else "headrace"
+    command = command_name()
     default = "" if server == "127.0.0.1:9092" else f" --server {server}"
     bearer = f"$({command} token create me --scope 'publish:*' -o table{default})"
     token = f' -H "Authorization: Bearer {bearer}"' if settings.auth else ""
-    sys.stderr.write(
-        f"""
-Headrace {__version__} stores its data in {os.path.abspath(settings.data)}
+    print_banner(
+        f"""Headrace {__version__} stores its data in {os.path.abspath(settings.data)}
   Kafka clients connect to {server}; the HTTP API is documented at {url}/docs
   Try in another terminal:
     echo hello | {command} produce greetings{default}
     curl{token} --json '{{"hello": "world"}}' {url}/topics/greetings/messages
-    {command} consume greetings -o start -e{default}
-
-"""
+    {command} consume greetings -o start -e{default}"""
     )
-    sys.stderr.flush()

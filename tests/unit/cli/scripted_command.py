@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, in_world
 
 from headrace.cli.main import main
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import ClientSettings, Cluster
 from headrace.testkit.world import World
 
 
@@ -18,11 +18,13 @@ def run_command(
 ) -> int:
     """Run a command of `module` against a scripted broker with the topic orders; its exit code."""
 
-    def with_cluster(_server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+    def with_cluster(_server: str, work: Callable[[Cluster], Awaitable[Any]], timeout_seconds: float = 30.0) -> Any:
+        settings = ClientSettings(request_timeout_seconds=timeout_seconds, deadline_seconds=timeout_seconds)
+
         async def scenario(world: World) -> Any:
             scripted_cluster = ScriptedCluster(world, orders=2)
             prepare(await scripted_cluster.broker())
-            async with scripted_cluster.cluster() as cluster:
+            async with scripted_cluster.cluster(settings) as cluster:
                 return await work(cluster)
 
         return in_world(scenario)

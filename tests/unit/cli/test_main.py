@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from headrace import __version__
 from headrace.cli.main import _COMMANDS, main
 from headrace.runtime.disk import SystemDisk
 
@@ -53,6 +55,9 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         ["bench", "produce", "--size", "-1"],
         ["serve", "--set", "num.partitions"],
         ["doctor", "--http", "nowhere:x"],
+        ["serve", "--set", "num.partition=3"],
+        ["serve", "--brokers", "2", "--set", "num.partitions=x"],
+        ["token", "create", "x", "-s", "foo:bar"],
     ],
 )
 def test_wrong_usage_is_one_line_that_names_help_and_exits_with_2(
@@ -100,6 +105,30 @@ def test_listening_on_all_addresses_is_rejected_with_the_reason(
 def test_version_is_printed_as_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-o", "table"], capsys)[1].startswith("headrace ")
     assert run(["version"], capsys)[1].startswith('{"headrace":')
+
+
+def test_the_version_is_also_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, _ = run(["--version"], capsys)
+    assert (exit_code, out) == (0, f"headrace {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "similar"), [(["topi", "list"], "topic"), (["topic", "lst"], "list"), (["prodcue", "x"], "produce")]
+)
+def test_an_unknown_command_names_a_similar_one(
+    arguments: list[str], similar: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exit_code, _, err = run(arguments, capsys)
+    assert exit_code == 2
+    assert f"Did you mean '{similar}'?" in err
+
+
+def test_a_declined_question_exits_with_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    exit_code, _, err = run(["topic", "delete", "orders"], capsys)
+    assert exit_code == 1
+    assert err.splitlines()[-1].endswith("error: declined; nothing was changed")
 
 
 def test_a_data_folder_that_a_broker_uses_is_an_error_of_one_line(

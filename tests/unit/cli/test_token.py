@@ -91,7 +91,7 @@ def test_a_revoked_token_is_removed(run: Run, capsys: pytest.CaptureFixture[str]
     ("arguments", "exit_code", "message"),
     [
         (("create", "ci"), 2, "--scope"),
-        (("create", "ci", "-s", "write:orders"), 1, "is not a scope"),
+        (("create", "ci", "-s", "write:orders"), 2, "is not a scope"),
         (("create", "ci", "-s", "read:*", "--burst", "5"), 2, "--burst requires --rate"),
         (("create", "", "-s", "read:*"), 1, "the name of a token"),
         (("revoke", "x"), 2, "Use --yes"),

@@ -45,6 +45,19 @@ def test_brokers_are_unreachable_until_one_responds(caplog: pytest.LogCaptureFix
     assert logged == ["no broker is reachable; probing every second", "brokers are reachable"]
 
 
+def test_a_gateway_that_starts_beside_its_brokers_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        scripted_cluster = ScriptedCluster(world)
+        broker = await scripted_cluster.broker()
+        cluster, _ = cluster_at(world, broker.address)
+        await BrokerHealth(cluster).probe()
+
+    caplog.set_level("INFO")
+    in_world(scenario)
+    logged = [record.getMessage() for record in caplog.records if record.name == "headrace.server.gateway"]
+    assert logged == ["brokers are reachable"]
+
+
 def test_lost_and_recovered_brokers_are_detected() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)

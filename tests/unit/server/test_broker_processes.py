@@ -24,7 +24,7 @@ FULL = ServeSettings(
     rack="a",
     session_timeout_seconds=2.5,
     advertised=("example.org", 19092),
-    broker={"num.partitions": "4", "x": "a=b"},
+    broker={"num.partitions": "4", "client.quota.callback.class": "a=b"},
     http_tls=(__file__, __file__),
     auth=True,
     push_private=True,

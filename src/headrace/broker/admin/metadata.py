@@ -59,9 +59,14 @@ _CLUSTER_METADATA = "__cluster_metadata"  # Kafka's metadata log, instead of whi
 
 class MetadataRequests:
     def __init__(
-        self, catalogue: Catalogue, identity: BrokerIdentity, ensure_offsets_log: Callable[[], Awaitable[None]]
+        self,
+        catalogue: Catalogue,
+        identity: BrokerIdentity,
+        ensure_offsets_log: Callable[[], Awaitable[None]],
+        session_valid: Callable[[], bool],
     ) -> None:
         self._catalogue = catalogue
+        self._session_valid = session_valid
         self._ensure_offsets_log = ensure_offsets_log
         self._identity = identity
 
@@ -134,6 +139,7 @@ class MetadataRequests:
                 )
                 for node in self._nodes()
             ],
+            session_invalid=not self._session_valid(),
         )
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS

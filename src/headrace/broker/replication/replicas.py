@@ -33,6 +33,8 @@ from headrace.storage.store.log_store import LogStore, Opening
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+_LOG_SECONDS = 1.0
+_LOGGED_MAX = 5
 
 TopicIdPartition = tuple[UUID, int]
 
@@ -68,6 +70,8 @@ class Replicas:
         self._wake = asyncio.Event()
         self._settled: list[tuple[UUID | None, asyncio.Future[None]]] = []
         self._is_busy = False
+        self._gained: list[Partition] = []
+        self._lost: list[Partition] = []
         catalogue.on_partition_change.append(self._on_partition_change)
         catalogue.on_topic_change.append(self._on_topic_change)
         catalogue.on_topic_deleted.append(self._on_topic_deleted)
@@ -187,6 +191,7 @@ class Replicas:
                 return
             self._resign(topic, partition)
             partition.follow(record.leader_epoch)
+            self._log_later(self._lost, partition)
         self._mark(topic.id, index)
 
     def _on_topic_change(self, topic: Topic) -> None:
@@ -357,8 +362,24 @@ class Replicas:
         partition.lead(self._node_id, record, self._clock.monotonic())
         partition.log.enforces_retention = True
         topic.led[partition.index] = partition
+        if record.leader_epoch > 0:  # otherwise the topic is new
+            self._log_later(self._gained, partition)
         for notify in self._catalogue.on_leadership_gained:
             notify(partition)
+
+    def _log_later(self, changes: list[Partition], partition: Partition) -> None:
+        """Log the leaderships that change within a second in one line, since a broker may lead thousands."""
+        if not self._gained and not self._lost:
+            asyncio.get_running_loop().call_later(_LOG_SECONDS, self._log_leader_changes)
+        changes.append(partition)
+
+    def _log_leader_changes(self) -> None:
+        (gained, lost), self._gained, self._lost = (self._gained, self._lost), [], []
+        for event, partitions in (("leaderships lost", lost), ("leaderships gained", gained)):
+            if partitions:
+                named = [f"{one.topic}-{one.index}" for one in partitions[:_LOGGED_MAX]]
+                rest = ",..." if len(partitions) > _LOGGED_MAX else ""
+                log.info("%s count=%d partitions=%s%s", event, len(partitions), ",".join(named), rest)
 
     def _follow(self, partition: Partition, record: PartitionRecord) -> None:
         assert not partition.is_leader

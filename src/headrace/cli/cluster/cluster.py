@@ -12,9 +12,10 @@ from headrace.cli.cluster.health import HealthProblem, find_problems, replicas_p
 from headrace.cli.cluster.reassign import reassign, wait_until_none
 from headrace.cli.cluster.replication import reduce_and_drain
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import FAILED
 from headrace.cli.options import confirm, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.client.admin.cluster_admin import ClusterAdmin, ClusterMembers, PartitionErrors, PartitionReplicas
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
@@ -50,7 +51,7 @@ def info(server: str, output: str | None) -> None:
         echo(to_json(summary | {"brokers": rows}))
         return
     controller_text = "none" if controller is None else f"broker {controller}"
-    echo(f"cluster {members.cluster_id}  controller {controller_text}  {len(assignments)} partitions", "")
+    echo(f"cluster {members.cluster_id}  controller {controller_text}  {counted(len(assignments), 'partition')}", "")
     print_table(rows, ("broker", "address", "rack", "leaders", "replicas", "state"))
 
 
@@ -58,13 +59,18 @@ def info(server: str, output: str | None) -> None:
 @server_option
 @output_option
 def health(server: str, output: str | None) -> int:
-    """Report problems. The exit code is 0 if every partition has a leader and all its replicas in sync, else 1."""
+    """Report problems. The exit code is 0 if the cluster is healthy, else 1.
+
+    A cluster is healthy if every broker responds and reaches the registry, and every partition has a leader and all its
+    replicas in sync.
+    """
 
     async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionReplicas], Sequence[HealthProblem]]:
         admin = ClusterAdmin(cluster)
         members, assignments = await admin.members(), await admin.places()
+        states = await admin.broker_states(members.brokers)
         wanted = await admin.min_insync(assignment.target.topic for assignment in assignments)
-        return members, assignments, find_problems(members, assignments, wanted)
+        return members, assignments, find_problems(members, states, assignments, wanted)
 
     members, assignments, problems = with_cluster(server, work)
     rows = [
@@ -75,12 +81,13 @@ def health(server: str, output: str | None) -> int:
         print_rows(rows, ("problem", "subject", "detail"), output)
     is_unhealthy = any(problem.is_critical for problem in problems)
     verdict = "unhealthy" if is_unhealthy else "healthy"
-    print_status(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(assignments)} partitions")
+    brokers, partitions = counted(len(members.brokers), "broker"), counted(len(assignments), "partition")
+    print_status(f"the cluster is {verdict}: {brokers} up, {partitions}")
     return FAILED if is_unhealthy else 0
 
 
 @cluster.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", type=TOPIC, nargs=-1, metavar="[TOPIC]...")
 @click.option("--under-replicated", is_flag=True, help="Only partitions with out-of-sync replicas.")
 @click.option("--offline", is_flag=True, help="Only partitions without a leader.")
 @server_option
@@ -151,7 +158,7 @@ def drain(broker: int, *, undo: bool, wait: bool, reduce_replicas: bool, server:
 
 
 @cluster.command("elect-leader")
-@click.option("--topic", help="Only partitions of this topic.")
+@click.option("--topic", type=TOPIC, help="Only partitions of this topic.")
 @click.option("--partition", type=click.IntRange(0), help="Only this partition of the topic.")
 @click.option("--unclean", is_flag=True, help="Elect out-of-sync replicas for partitions without a leader.")
 @yes_option

@@ -10,8 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.client.admin.cluster_admin import ClusterMembers, PartitionReplicas
+from headrace.client.admin.cluster_admin import BrokerState, ClusterMembers, PartitionReplicas
 
+WITHOUT_SESSION = (
+    "cannot reach the registry: no leaders are elected, and topics and configs cannot be changed",
+    "check the registry; a ZooKeeper ensemble needs more than half of its servers",
+)
+"""What it means that a broker has no session with the registry, and the next step."""
+
+_DIED = (
+    "if it has died, other brokers notice when its session ends (`headrace serve --session-timeout`, 6 s by default); "
+    "until then they report its partitions as before"
+)
 _NO_CONTROLLER = "no broker is the controller; no leaders are elected until a broker becomes the controller"
 
 
@@ -26,20 +36,31 @@ class HealthProblem:
 
 
 def find_problems(
-    members: ClusterMembers, assignments: Sequence[PartitionReplicas], min_insync: Mapping[str, int]
+    members: ClusterMembers,
+    states: Mapping[int, BrokerState],
+    assignments: Sequence[PartitionReplicas],
+    min_insync: Mapping[str, int],
 ) -> Sequence[HealthProblem]:
     """List all problems, the most severe first."""
     partitions = [problem for assignment in assignments for problem in _partition_problems(assignment, min_insync)]
     worst_first = ("offline", "under min.insync", "under-replicated", "reassigning")
     partitions.sort(key=lambda problem: worst_first.index(problem.problem))
-    return [*_broker_problems(members, assignments), *partitions]
+    return [*_broker_problems(members, states, assignments), *partitions]
 
 
 def replicas_per_broker(assignments: Sequence[PartitionReplicas]) -> Counter[int]:
     return Counter(node_id for assignment in assignments for node_id in assignment.replicas)
 
 
-def _broker_problems(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> Iterator[HealthProblem]:
+def _broker_problems(
+    members: ClusterMembers, states: Mapping[int, BrokerState], assignments: Sequence[PartitionReplicas]
+) -> Iterator[HealthProblem]:
+    for node_id, state in states.items():
+        if state is BrokerState.WITHOUT_SESSION:
+            yield HealthProblem("no registry", f"broker {node_id}", "; ".join(WITHOUT_SESSION))
+        elif state is BrokerState.UNREACHABLE:
+            detail = f"it does not respond at {members.brokers[node_id].address}; {_DIED}"
+            yield HealthProblem("broker unreachable", f"broker {node_id}", detail)
     if members.controller_id not in members.brokers:
         yield HealthProblem("no controller", "cluster", _NO_CONTROLLER)
     held = replicas_per_broker(assignments)

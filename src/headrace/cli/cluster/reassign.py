@@ -17,9 +17,10 @@ import msgspec
 from click.core import ParameterSource
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import FAILED, CommandFailed
 from headrace.cli.options import ParsedType, dry_run_option, server_option
-from headrace.cli.output import output_option, print_rows, print_status
+from headrace.cli.output import counted, output_option, print_rows, print_status
 from headrace.client.admin.cluster_admin import (
     BrokerView,
     ClusterAdmin,
@@ -135,7 +136,7 @@ _RATE = ParsedType("rate", _parse_rate)
 
 
 @click.group(invoke_without_command=True)
-@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only partitions of this topic; repeatable.")
 @click.option("--to", type=_BROKERS, metavar="ID,ID,...", help="Spread the topics over exactly these brokers.")
 @click.option("--add-broker", "added", multiple=True, type=int, metavar="ID", help="Move replicas to it; repeatable.")
 @click.option(
@@ -233,7 +234,7 @@ def status(server: str, output: str | None) -> None:
 
 
 @reassign.command()
-@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="Only partitions of this topic; repeatable.")
 @server_option
 def cancel(topics: Sequence[str], server: str) -> int:
     """Cancel the moves in progress: partitions keep their old replicas, and the new ones are deleted."""
@@ -250,7 +251,7 @@ def cancel(topics: Sequence[str], server: str) -> int:
     count, errors = with_cluster(server, work)
     for target, error in errors.items():
         print_status(f"{target}: {error.message}")
-    print_status(f"{count - len(errors)} moves cancelled")
+    print_status(f"{counted(count - len(errors), 'move')} cancelled")
     return FAILED if errors else 0
 
 
@@ -349,7 +350,7 @@ def _spread(assignments: Collection[PartitionReplicas], brokers: Collection[Brok
     except InvalidReplicationFactor:
         replicas_max = max(len(target_replicas(assignment)) for assignment in assignments)
         raise CommandFailed(
-            f"{replicas_max} replicas do not fit on {len(brokers)} brokers; "
+            f"{replicas_max} replicas do not fit on {counted(len(brokers), 'broker')}; "
             "add brokers, or reduce the replicas with `headrace topic alter TOPIC --replicas N`"
         ) from None
 
@@ -381,9 +382,10 @@ def summarize_moves(count: int, errors: int, throttle: int | None = None, *, wai
     if not count:
         return "nothing to move: all partitions have their target replicas"
     if dry_run:
-        return f"{count} partitions would move (--dry-run)"
+        return f"{counted(count, 'partition')} would move (--dry-run)"
     if wait:
-        return f"{count - errors} partitions have been moved"
-    return f"{count - errors} partitions are moving; `headrace cluster reassign status` shows the progress" + (
-        f"; {_REMOVE_THROTTLE}" if throttle else ""
+        return f"{counted(count - errors, 'partition')} moved"
+    return (
+        f"{counted(count - errors, 'partition')} being moved; `headrace cluster reassign status` shows the progress"
+        + (f"; {_REMOVE_THROTTLE}" if throttle else "")
     )

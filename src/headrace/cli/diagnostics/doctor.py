@@ -16,10 +16,12 @@ from typing import Literal
 
 import click
 
+from headrace.cli.cluster.health import WITHOUT_SESSION
 from headrace.cli.cluster_client import run
 from headrace.cli.failure import FAILED, UNREACHABLE
 from headrace.cli.options import server_option
-from headrace.cli.output import echo, output_option, print_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_json, wants_json
+from headrace.client.admin.cluster_admin import BrokerState, ClusterAdmin
 from headrace.client.cluster import ClientSettings, Cluster, connect
 from headrace.client.connections.address import Address, parse_address, parse_addresses
 from headrace.client.connections.transport import Transport
@@ -82,7 +84,7 @@ def check_strays(folder: str) -> list[CheckResult]:
     logs, size_bytes = sum(size.logs for size in sizes), sum(size.size_bytes for size in sizes)
     if not logs:
         return []
-    what = f"{logs} logs ({size_bytes / 1e6:.1f} MB) are not in the registry and were moved to {STRAY}"
+    what = f"moved {counted(logs, 'log')} ({size_bytes / 1e6:.1f} MB) that are not in the registry to {STRAY}"
     step = "list them with `headrace log stray`, then use `headrace log adopt` or `headrace log purge-stray`"
     return [CheckResult("warn", "stray logs", what, step)]
 
@@ -123,7 +125,8 @@ async def check_port(subject: str, address: Address) -> CheckResult:
 
 
 async def check_broker(server: str) -> list[CheckResult]:
-    """Check that the broker responds, its API versions, and that every broker's advertised address is reachable."""
+    """Check that the broker responds, its API versions, that every broker's advertised address is reachable, and that
+    every broker reaches the registry."""
     address = ",".join(map(str, parse_addresses(server)))
     async with connect(server, ClientSettings(client_id="headrace-doctor")) as cluster:
         try:
@@ -133,14 +136,17 @@ async def check_broker(server: str) -> list[CheckResult]:
             step = "start a broker with `headrace serve`, or specify another one with --server HOST:PORT"
             return [CheckResult("fail", "broker", error.message, step)]
         results = [
-            CheckResult("ok", "broker", f"{address} responds; cluster {view.cluster_id}, {len(view.nodes)} broker(s)"),
+            CheckResult(
+                "ok", "broker", f"{address} responds; cluster {view.cluster_id}, {counted(len(view.nodes), 'broker')}"
+            ),
             _check_versions(transport),
         ]
-        results += [await _check_advertised(cluster, node_id) for node_id in sorted(view.nodes)]
+        states = await ClusterAdmin(cluster).broker_states(sorted(view.nodes))
+        results += [await _check_member(cluster, node_id, state) for node_id, state in states.items()]
     return results
 
 
-async def _check_advertised(cluster: Cluster, node_id: int) -> CheckResult:
+async def _check_member(cluster: Cluster, node_id: int, state: BrokerState) -> CheckResult:
     address = cluster.view.nodes[node_id]
     subject = f"broker {node_id}"
     try:
@@ -151,6 +157,12 @@ async def _check_advertised(cluster: Cluster, node_id: int) -> CheckResult:
             subject,
             f"advertises {address}, which is not reachable from here",
             "start it with an address that clients can reach: --advertised HOST:PORT",
+        )
+    if state is BrokerState.WITHOUT_SESSION:
+        return CheckResult("fail", subject, *WITHOUT_SESSION)
+    if state is BrokerState.UNREACHABLE:
+        return CheckResult(
+            "fail", subject, f"accepts connections on {address}, but does not respond", "see its log, or restart it"
         )
     return CheckResult("ok", subject, f"advertises {address}, which is reachable")
 
@@ -215,7 +227,7 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
     """Check this machine and the broker, and suggest fixes.
 
     Checks the data folder (permissions, free space, fsync latency), the limit of open files, the clock, the ports,
-    whether the broker responds, its API versions, and whether the addresses that brokers advertise are reachable.
+    whether the broker responds, its API versions, and whether brokers are reachable and reach the registry.
     """
     try:
         http_address = parse_address(http, 8080)

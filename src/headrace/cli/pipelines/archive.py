@@ -9,7 +9,7 @@ import click
 
 from headrace.cli.failure import FAILED
 from headrace.cli.options import ParsedType, dry_run_option
-from headrace.cli.output import Row, local_time, output_option, print_rows, print_status
+from headrace.cli.output import Row, counted, local_time, output_option, print_rows, print_status
 from headrace.cli.pipelines.archived_records import open_archive
 from headrace.pipeline.settings import parse_size
 from headrace.runtime.clock import SystemClock
@@ -61,7 +61,7 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
 
     for catalogue in catalogues:
         if repair and (cleared := verification.repair(catalogue, SystemClock().now_ms())):
-            print_status(f"{catalogue.topic}: {cleared} left-over files cleaned up")
+            print_status(f"{catalogue.topic}: {counted(cleared, 'left-over file')} cleaned up")
         for flaw in verification.verify(catalogue):
             rows.append({"topic": flaw.topic, "file": flaw.file, "damaged": flaw.damaged, "what": flaw.what})
             damaged += flaw.damaged
@@ -73,7 +73,9 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
     if rows:
         print_rows(rows, ("topic", "damaged", "file", "what"), output)
     verdict = f"{damaged} damaged" if damaged else "no damage"
-    print_status(f"{files} files, {records} records, {size} bytes of {path} checked: {verdict}")
+    print_status(
+        f"{counted(files, 'file')}, {counted(records, 'record')}, {counted(size, 'byte')} of {path} checked: {verdict}"
+    )
     return FAILED if damaged else 0
 
 
@@ -109,7 +111,9 @@ def compact(path: str, topic: str | None, target: int, dry_run: bool, output: st
             rows += [_merge_row(catalogue, merge.parts) for merge in compaction.compact(catalogue, target)]
             compaction.sweep(catalogue, SystemClock().now_ms())
     print_rows(rows, ("topic", "partition", "first", "last", "files", "bytes"), output)
-    print_status(f"{sum(row['files'] for row in rows)} files {'would become' if dry_run else 'became'} {len(rows)}")
+    print_status(
+        f"{counted(sum(row['files'] for row in rows), 'file')} {'would become' if dry_run else 'became'} {len(rows)}"
+    )
 
 
 def _catalogues(path: str, topic: str | None) -> Iterator[ArchiveCatalogue]:

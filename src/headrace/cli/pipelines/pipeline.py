@@ -13,6 +13,7 @@ import click
 from headrace.cli.failure import FAILED, CommandFailed
 from headrace.cli.options import SERVER_DEFAULT, option_group, usage_errors
 from headrace.cli.output import (
+    counted,
     echo,
     local_time,
     output_option,
@@ -107,7 +108,9 @@ def lint(files: Sequence[str], output: str | None) -> int:
     else:
         for problem in problems:
             echo(problem.line)
-    print_status(f"{len(files)} checked, {len(problems) or 'no'} problems")
+    print_status(
+        f"{counted(len(files), 'file')} checked, {counted(len(problems), 'problem') if problems else 'no problems'}"
+    )
     return FAILED if problems else 0
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import ParsedType, confirm, dry_run_option, server_option, usage_errors, yes_option
-from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, shortened, to_json
+from headrace.cli.output import counted, echo, local_time, output_option, print_rows, print_status, shortened, to_json
 from headrace.cli.record_format import envelope_of
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
@@ -45,7 +46,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, type=TOPIC)
 @filter_option
 @click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
 @click.option("--settled", is_flag=True, help="Include those that were redriven or discarded.")
@@ -77,7 +78,7 @@ def list_letters(
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @server_option
 def show(topic: str, ids: Sequence[str], server: str) -> None:
@@ -92,7 +93,7 @@ def show(topic: str, ids: Sequence[str], server: str) -> None:
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @filter_option
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
@@ -140,7 +141,7 @@ def redrive(
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @filter_option
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
@@ -246,4 +247,6 @@ def _print_result(result: RedriveResult | None, verb: str, dry_run: bool) -> Non
     verdict = f"would be {verb}" if dry_run else verb
     print_status(f"{result.settled} of {result.chosen} {verdict}{others if result.settled_before else ''}")
     if result.refused:
-        raise CommandFailed(f"{len(result.refused)} dead letters were not settled; `headrace dlq show` prints them")
+        raise CommandFailed(
+            f"{counted(len(result.refused), 'dead letter')} not settled; `headrace dlq show` prints them"
+        )

@@ -9,8 +9,9 @@ from typing import Any, cast
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.options import Command, confirm, option_group, server_option, usage_errors, yes_option
-from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, wants_json
+from headrace.cli.output import counted, echo, local_time, output_option, print_rows, print_status, wants_json
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
@@ -45,7 +46,7 @@ def schedule() -> None:
 
 
 @schedule.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("value")
 @click.option("-k", "--key", help="The key of the message.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
@@ -92,7 +93,7 @@ def add(
 
 
 @schedule.command("list")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
 @server_option
 @output_option
@@ -121,7 +122,7 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
     ]
     print_rows(rows, ("id", "due", "repeat", "key", "value"), output)
     if len(found) == count and not wants_json(output):
-        print_status(f"only the first {count} messages are shown; use -n to show more")
+        print_status(f"the output ends after {counted(count, 'message')}; use -n to show more")
 
 
 @schedule.command()

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from headrace.cli.cluster_client import with_cluster
-from headrace.cli.failure import CommandFailed
+from headrace.cli.completion import SUBSCRIPTION, TOPIC
+from headrace.cli.failure import CommandFailed, InvalidValue
 from headrace.cli.options import (
     DURATION,
     ParsedType,
@@ -22,7 +23,18 @@ from headrace.cli.options import (
     usage_errors,
     yes_option,
 )
-from headrace.cli.output import local_time, output_option, print_rows, print_status, shortened, wants_json
+from headrace.cli.output import (
+    counted,
+    echo,
+    local_time,
+    output_option,
+    print_json,
+    print_rows,
+    print_status,
+    print_table,
+    shortened,
+    wants_json,
+)
 from headrace.cli.record_format import envelope_of
 from headrace.cli.start_position import parse_ago, parse_start_position
 from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
@@ -84,7 +96,7 @@ def subscription() -> None:
 
 
 @subscription.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("name")
 @click.option("--at", type=POSITION, default="start", show_default=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
@@ -93,22 +105,29 @@ def subscription() -> None:
 @server_option
 @output_option
 def create(topic: str, name: str, at: Position, settings: Sequence[str], server: str, output: str | None) -> None:
-    """Create the subscription NAME of TOPIC. An existing subscription keeps its position.
+    """Create the subscription NAME of TOPIC. An existing subscription keeps its position; --set changes its settings.
 
     \b
     headrace subscription create orders billing --at 2h-ago --set headrace.key.concurrency=1
     """
     changes = parse_settings(settings)
 
-    async def work(cluster: Cluster) -> Mapping[TopicPartition, int]:
+    async def work(cluster: Cluster) -> tuple[bool, Mapping[TopicPartition, int]]:
+        admin = SubscriptionAdmin(cluster)
         try:
-            return await SubscriptionAdmin(cluster).create(topic, name, at, changes)
+            return await admin.exists(topic, name), await admin.create(topic, name, at, changes)
         except InvalidConfig as error:
-            raise CommandFailed(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
+            raise InvalidValue(f"{error.message}; docs/queues.md describes all settings of subscriptions") from None
 
-    floors = with_cluster(server, work)
+    existed, floors = with_cluster(server, work)
     print_rows(_floor_rows(floors), _FLOOR_COLUMNS, output)
-    print_status(f"subscription {name} of {topic} exists")
+    set_to = ", ".join(f"{key}={value}" for key, value in changes.items())
+    if not existed:
+        print_status(f"subscription {name} of {topic} created")
+    elif changes:
+        print_status(f"subscription {name} of {topic} existed already: settings changed to {set_to}; position kept")
+    else:
+        print_status(f"subscription {name} of {topic} existed already: position and settings kept")
 
 
 @subscription.command("list")
@@ -122,19 +141,42 @@ def list_subscriptions(server: str, output: str | None) -> None:
 
 
 @subscription.command()
-@click.argument("name")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only in these topics; repeatable.")
+@click.argument("name", type=SUBSCRIPTION)
+@click.option("--topic", "topics", type=TOPIC, multiple=True, metavar="TOPIC", help="Only in these topics; repeatable.")
+@click.option("--configs", is_flag=True, help="Also show settings that have their default.")
 @server_option
 @output_option
-def describe(name: str, topics: Sequence[str], server: str, output: str | None) -> None:
-    """Show position and backlog of the subscription NAME per partition."""
-    backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).describe(name, topics or None))
-    print_rows([_partition_row(one) for one in backlogs], _PARTITION_COLUMNS, output)
+def describe(name: str, topics: Sequence[str], configs: bool, server: str, output: str | None) -> None:
+    """Show position and backlog of the subscription NAME per partition, and its settings."""
+
+    async def work(
+        cluster: Cluster,
+    ) -> tuple[Sequence[PartitionBacklog], Mapping[str, Mapping[str, str | None]]]:
+        admin = SubscriptionAdmin(cluster)
+        backlogs = await admin.describe(name, topics or None)
+        of_topic = {one.target.topic: None for one in backlogs}
+        return backlogs, {topic: await admin.configs(topic, name, with_defaults=configs) for topic in of_topic}
+
+    backlogs, settings = with_cluster(server, work)
+    if wants_json(output):
+        print_json(_partition_row(one) | {"configs": settings[one.target.topic]} for one in backlogs)
+        return
+    print_table([_partition_row(one) for one in backlogs], _PARTITION_COLUMNS)
+    rows = [
+        {"topic": topic, "config": config, "value": value}
+        for topic, values in settings.items()
+        for config, value in values.items()
+    ]
+    echo()
+    if rows:
+        print_table(rows, ("topic", "config", "value"))
+    else:
+        print_status("all settings have their defaults; --configs shows them")
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @click.option("--to", type=POSITION, required=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
@@ -167,8 +209,8 @@ def seek(
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @yes_option
 @dry_run_option
 @server_option
@@ -185,7 +227,7 @@ def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None
 
     backlog = with_cluster(server, work)
     verdict = "would be deleted" if dry_run else "deleted"
-    print_status(f"subscription {name} of {topic} {verdict}; {backlog} messages were not settled")
+    print_status(f"subscription {name} of {topic} {verdict}; {counted(backlog, 'message')} not settled")
 
 
 def _floor_rows(floors: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
@@ -215,8 +257,8 @@ def _sum_row(name: str, topic: str, backlogs: Sequence[PartitionBacklog]) -> dic
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @click.option("-n", "--count", type=click.IntRange(1), default=20, show_default=True, help="At most this many.")
 @server_option
 @output_option
@@ -238,8 +280,8 @@ def peek(topic: str, name: str, count: int, server: str, output: str | None) -> 
 
 
 @subscription.command()
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=SUBSCRIPTION)
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most this many.")
 @click.option("--wait", "wait_ms", type=DURATION, default=0, help="Wait for the first message, for example 10s.")
 @click.option("--lease", "lease_ms", type=DURATION, help="The lease duration; default: as configured.")
@@ -281,7 +323,7 @@ def pull(
 
 
 @subscription.command()
-@click.argument("name")
+@click.argument("name", type=SUBSCRIPTION)
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
 @click.option("--nack", "nacks", is_flag=True, help="Release the messages for redelivery.")
 @click.option("--delay", "delay_ms", type=DURATION, help="With --nack: the retry delay; default: as configured.")
@@ -311,13 +353,20 @@ def ack(
     with usage_errors():
         found = [receipt_from_text(text) for text in receipts]
     failed = with_cluster(server, lambda cluster: settle(cluster, name, found, settlement))
-    print_status(f"{len(found) - len(failed)} of {len(found)} messages settled")
+    print_status(f"{len(found) - len(failed)} of {counted(len(found), 'message')} settled")
     _print_failed(failed)
 
 
 @subscription.command()
 @click.argument("message", metavar="ID")
-@click.option("--subscription", "names", multiple=True, metavar="NAME", help="Only this subscription; repeatable.")
+@click.option(
+    "--subscription",
+    "names",
+    type=SUBSCRIPTION,
+    multiple=True,
+    metavar="NAME",
+    help="Only this subscription; repeatable.",
+)
 @server_option
 @output_option
 def status(message: str, names: Sequence[str], server: str, output: str | None) -> None:
@@ -347,7 +396,7 @@ def _print_failed(failed: Sequence[FailedSettlement]) -> None:
         return
     for one in failed:
         print_status(f"{one.receipt.id}: {one.error.message}")
-    raise CommandFailed(f"{len(failed)} messages were not settled; their leases may have expired")
+    raise CommandFailed(f"{counted(len(failed), 'message')} not settled; a lease may have expired")
 
 
 def _message_row(message: LeasedMessage, output: str | None) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def serve(
     """
     if brokers is not None and registry is not None:
         raise click.UsageError("--brokers and --registry exclude each other: --brokers uses a registry in --data")
+    from headrace.model.broker_configs import BrokerConfig
     from headrace.server.settings import ServeSettings, parse_address, read_config_file, tls_files
 
     with usage_errors():
@@ -99,6 +100,7 @@ def serve(
             is_child=child,
             **listener,
         )
+        BrokerConfig.from_settings(serve_settings.broker)
     if brokers is not None:
         from headrace.server.broker_processes import BrokersSettings, run_brokers
 

@@ -11,7 +11,16 @@ from typing import Any
 import click
 
 from headrace.cli.failure import FAILED, CommandFailed
-from headrace.cli.output import output_option, print_json, print_rows, print_status, print_table, shortened, wants_json
+from headrace.cli.output import (
+    counted,
+    output_option,
+    print_json,
+    print_rows,
+    print_status,
+    print_table,
+    shortened,
+    wants_json,
+)
 from headrace.cli.record_format import envelope_of
 from headrace.cli.storage.data_folder import DataFolder, segments_in
 from headrace.cli.storage.log_verifier import LogVerifier
@@ -224,10 +233,11 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
         print_rows(rows, ("log", "verdict", "file", "position", "offset", "what"), output)
     damaged = sum(not fault.torn for verifier in verifiers for fault in verifier.faults)
     print_status(
-        f"{len(verifiers)} logs, {sum(one.segments for one in verifiers)} segments, "
-        f"{sum(one.batches for one in verifiers)} batches, {sum(one.records for one in verifiers)} records, "
-        f"{sum(one.size_bytes for one in verifiers)} bytes checked: "
-        + (f"{damaged} damaged places" if damaged else "no damage")
+        f"{counted(len(verifiers), 'log')}, {counted(sum(one.segments for one in verifiers), 'segment')}, "
+        f"{counted(sum(one.batches for one in verifiers), 'batch', 'batches')}, "
+        f"{counted(sum(one.records for one in verifiers), 'record')}, "
+        f"{counted(sum(one.size_bytes for one in verifiers), 'byte')} checked: "
+        + (counted(damaged, "damaged place") if damaged else "no damage")
     )
     return FAILED if damaged else 0
 

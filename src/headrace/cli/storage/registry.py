@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.cluster_client import run
 from headrace.cli.failure import CommandFailed
-from headrace.cli.output import output_option, print_rows, print_status
+from headrace.cli.output import counted, output_option, print_rows, print_status
 from headrace.cli.storage.log_inventory import LogInventory, broker_folders, lock_folders
 from headrace.machines.controller.leadership import raise_leader_epoch
 from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, RebuildPlan, plan_rebuild
@@ -165,7 +165,7 @@ def print_plan(plan: RebuildPlan, inventory: LogInventory, output: str | None) -
     rows += [_row("grow", one.name, total, str(one.id)) for one, total, _ in plan.grown]
     print_rows(rows, ("action", "topic", "partitions", "id"), output)
     if plan.raised:
-        print_status(f"{len(plan.raised)} partitions in the registry get higher leader epochs")
+        print_status(f"the leader epoch of {counted(len(plan.raised), 'partition')} in the registry is raised")
     for line in (*plan.problems, *inventory.damaged):
         print_status(line)
 

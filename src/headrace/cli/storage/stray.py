@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headrace.cli.cluster_client import run
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import confirm, dry_run_option, yes_option
-from headrace.cli.output import output_option, print_rows, print_status
+from headrace.cli.output import counted, output_option, print_rows, print_status
 from headrace.cli.storage.log_inventory import LogInventory, broker_folders, lock_folders
 from headrace.cli.storage.registry import (
     data_option,
@@ -96,12 +96,12 @@ def purge_stray(
     """Delete stray logs permanently; the broker may be running."""
     chosen = _chosen(data, topics, is_all=is_all)
     rows = [_row(folder, log, record) for folder, log, record in chosen]
-    confirm(f"Delete {len(chosen)} stray logs in {data}?", yes or dry_run)
+    confirm(f"Delete {counted(len(chosen), 'stray log')} in {data}?", yes or dry_run)
     if not dry_run:
         for folder in broker_folders(data):
             purge_strays(SystemDisk(), str(folder), [log for where, log, _ in chosen if where == folder])
     print_rows(rows, _COLUMNS, output)
-    print_status(f"{len(chosen)} stray logs {'would be ' if dry_run else ''}deleted")
+    print_status(f"{counted(len(chosen), 'stray log')} {'would be ' if dry_run else ''}deleted")
 
 
 _Found = tuple[Path, StrayLog, TopicRecord | None]

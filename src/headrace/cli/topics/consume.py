@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import GROUP, TOPIC
 from headrace.cli.options import server_option
 from headrace.cli.output import output_option, print_status, shortened, to_json, wants_json
 from headrace.cli.pipelines.archived_records import archived_ranges, open_archive, print_archived
@@ -40,8 +41,8 @@ _SHOWN_MAX = 201
 
 
 @click.command()
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, and commit offsets.")
+@click.argument("topics", type=TOPIC, nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-g", "--group", type=GROUP, metavar="GROUP", help="Read as a member of this group, and commit offsets.")
 @click.option(
     "-o",
     "--offset",
@@ -188,7 +189,7 @@ async def _targets(cluster: Cluster, topics: Sequence[str], partitions: Sequence
 
 
 @click.command()
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", type=TOPIC, nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
     "-n",
     "--lines",

@@ -7,17 +7,20 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import click
 
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import server_option
-from headrace.cli.output import print_status, to_json
+from headrace.cli.options import DURATION, server_option
+from headrace.cli.output import counted, print_status, to_json
 from headrace.cli.queues.schedule import ensure_owner, header_of, when_options
 from headrace.cli.record_format import RecordEnvelope, read_envelope
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Delivery, Producer, ProducerSettings, Receipt
+from headrace.client.produce.sender import Wait
 from headrace.client.queues.schedule import When
 from headrace.model.names import delayed_topic
 
@@ -57,11 +60,16 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
 
 
 _UNCONFIRMED_MAX = 10_000
+_SILENT_SECONDS = 1.0
+_TOPIC_WAIT_SECONDS = 10.0
+_BUFFER_BYTES_MAX = 100_000_000
+"""Less than the default of socket.request.max.bytes. The limit of a record is max.message.bytes of its topic, which the
+broker checks."""
 _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("value", required=False)
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
@@ -80,6 +88,14 @@ _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
     default="none",
     show_default=True,
 )
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Fail when a record is not acknowledged after this time.",
+)
 @click.option("--receipts", is_flag=True, help="Print topic, partition and offset of every record as JSON.")
 @when_options
 @server_option
@@ -96,6 +112,7 @@ def produce(
     empty_is_null: bool,
     acks: str,
     compression: str,
+    timeout_ms: int,
     receipts: bool,
     when: When | None,
     server: str,
@@ -115,7 +132,8 @@ def produce(
     named = [*map(header_of, headers), *(when.headers() if when is not None else ())]
     common = RecordEnvelope(None, None if key is None else key.encode(), named)
     separator = None if key_separator is None else key_separator.encode()
-    settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
+    timeout_seconds = max(timeout_ms, 1) / 1000
+    settings = _producer_settings(acks, compression, timeout_seconds)
 
     async def work(cluster: Cluster) -> int:
         """Send records while reading the input, with a bounded number of unacknowledged records."""
@@ -124,7 +142,7 @@ def produce(
         target = topic if when is None else delayed_topic(topic)
         unconfirmed: deque[Delivery] = deque()
         number = 0
-        async with Producer(cluster, settings) as producer:
+        async with Producer(cluster, settings) as producer, _waits_reported(producer):
             async for line in _lines(value, file):
                 number += 1
                 record = _parse_line(line, number, common, separator, as_json, empty_is_null)
@@ -139,8 +157,41 @@ def produce(
                 _print_receipt(await unconfirmed.popleft(), receipts)
         return number
 
-    count = with_cluster(server, work)
-    print_status(f"{count} record{'' if count == 1 else 's'} to {topic}")
+    count = with_cluster(server, work, timeout_seconds)
+    print_status(f"{counted(count, 'record')} to {topic}")
+
+
+def _producer_settings(acks: str, compression: str, timeout_seconds: float) -> ProducerSettings:
+    return ProducerSettings(
+        acks=_ACKS[acks],
+        compression=compression,
+        record_bytes_max=_BUFFER_BYTES_MAX,
+        buffer_bytes_max=_BUFFER_BYTES_MAX,
+        delivery_timeout_seconds=timeout_seconds,
+        topic_wait_seconds=min(_TOPIC_WAIT_SECONDS, timeout_seconds),
+    )
+
+
+@asynccontextmanager
+async def _waits_reported(producer: Producer) -> AsyncIterator[None]:
+    """Say on stderr what the producer waits for, while it makes no progress for a second."""
+
+    async def report() -> None:
+        before: Wait | None = None
+        said = ""
+        while True:
+            await asyncio.sleep(_SILENT_SECONDS)
+            wait = producer.oldest_wait
+            if wait is not None and before is not None and wait.since == before.since and wait.what != said:
+                said = wait.what
+                print_status(f"waiting for {said}")
+            before = wait
+
+    reporting = asyncio.get_running_loop().create_task(report())
+    try:
+        yield
+    finally:
+        reporting.cancel()
 
 
 def _print_receipt(receipt: Receipt, receipts: bool) -> None:

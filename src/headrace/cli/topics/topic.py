@@ -10,9 +10,10 @@ import click
 from headrace.cli.cluster.reassign import MOVE_COLUMNS, Reassignments, move_rows, start_moves, summarize_moves
 from headrace.cli.cluster.replication import plan_topic_resize
 from headrace.cli.cluster_client import with_cluster
+from headrace.cli.completion import TOPIC
 from headrace.cli.failure import FAILED
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.output import counted, echo, output_option, print_rows, print_status, print_table, to_json, wants_json
 from headrace.cli.start_position import log_bounds
 from headrace.client.admin.cluster_admin import MIN_INSYNC, ClusterAdmin, PartitionErrors, PartitionReplicas
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
@@ -73,7 +74,7 @@ def create(
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("--configs", is_flag=True, help="Show all configs, including defaults.")
 @server_option
 @output_option
@@ -115,7 +116,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         }
         echo(to_json(row))
         return
-    echo(f"topic {view.name}  id {view.topic_id}  {len(view.partitions)} partitions", "")
+    echo(f"topic {view.name}  id {view.topic_id}  {counted(len(view.partitions), 'partition')}", "")
     print_table(partitions, ("partition", "leader", "epoch", "replicas", "in_sync", "start", "end", "size_bytes"))
     if config_rows:
         echo()
@@ -123,7 +124,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a config; repeatable.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Reset a config to its default; repeatable.")
 @click.option("-r", "--replicas", type=click.IntRange(1), metavar="N", help="Change the number of replicas to N.")
@@ -176,7 +177,7 @@ def alter(
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=TOPIC, nargs=-1, required=True, metavar="NAME...")
 @yes_option
 @dry_run_option
 @server_option
@@ -219,20 +220,20 @@ async def _exists(admin: TopicAdmin, name: str) -> bool:
 
 
 @topic.command("add-partitions")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.argument("total", type=click.IntRange(1))
 @yes_option
 @dry_run_option
 @server_option
 def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str) -> None:
     """Increase the partitions of the topic NAME to TOTAL. Keys may then map to other partitions."""
-    confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes or dry_run)
+    confirm(f"Increase {name} to {counted(total, 'partition')}? This cannot be undone.", yes or dry_run)
     with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
     print_status(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("-p", "--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option("-b", "--before", type=click.IntRange(0), help="Delete records before this offset; default: all.")
 @yes_option

@@ -6,9 +6,11 @@ errors by partition instead of raising the first.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -59,6 +61,7 @@ _OF_ALL_BROKERS = ""
 _PREFERRED, _UNCLEAN = 0, 1
 _PARTITIONS_PER_REQUEST = 100  # a broker processes them one by one, within the request timeout
 _TOPICS_PER_REQUEST = 500
+_PROBE_SECONDS = 5.0
 # An administrator who names a missing partition or a leader that is down should not wait for it.
 _NOT_RETRIED = (UnknownTopicOrPartition, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable)
 
@@ -78,6 +81,15 @@ class ClusterMembers:
     cluster_id: str
     controller_id: int
     brokers: Mapping[int, BrokerView]
+
+
+class BrokerState(Enum):
+    """What a broker says about itself. A broker without a session cannot reach the registry: it learns of no change of
+    the cluster, and cannot make one."""
+
+    OK = auto()
+    WITHOUT_SESSION = auto()
+    UNREACHABLE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,22 @@ class ClusterAdmin:
             for result in response.brokers
         }
         return ClusterMembers(response.cluster_id, response.controller_id, dict(sorted(brokers.items())))
+
+    async def broker_states(self, node_ids: Iterable[int]) -> Mapping[int, BrokerState]:
+        """The state of each broker, requested from the broker itself. The members of the cluster include a broker that
+        has died until its session ends."""
+        async with asyncio.TaskGroup() as group:
+            probes = {node_id: group.create_task(self._broker_state(node_id)) for node_id in node_ids}
+        return {node_id: probe.result() for node_id, probe in probes.items()}
+
+    async def _broker_state(self, node_id: int) -> BrokerState:
+        try:
+            response: DescribeClusterResponse = await self._cluster.call(
+                DescribeClusterRequest(), node_id=node_id, timeout_seconds=_PROBE_SECONDS
+            )
+        except HeadraceError:
+            return BrokerState.UNREACHABLE
+        return BrokerState.WITHOUT_SESSION if response.session_invalid else BrokerState.OK
 
     async def places(self, topics: Iterable[str] = ()) -> Sequence[PartitionReplicas]:
         """Every partition of these topics, or of all; raises UnknownTopicOrPartition."""

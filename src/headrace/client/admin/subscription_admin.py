@@ -123,10 +123,14 @@ class SubscriptionAdmin:
         targets = [TopicPartition(topic, partition) for partition in partitions] or await self._targets(topic)
         return await self._alter(name, _SEEK, targets, position)
 
-    async def configs(self, topic: str, name: str) -> Mapping[str, str | None]:
-        """The settings of a subscription without defaults; secret values are None."""
+    async def configs(self, topic: str, name: str, *, with_defaults: bool = False) -> Mapping[str, str | None]:
+        """The settings of a subscription, by default without those that have their default; secret values are None."""
         described = await describe_configs(self._cluster, subscription_resource(topic, name))
-        return {one.name: one.value for one in described if one.config_source != ReportedConfigSource.DEFAULT}
+        return {
+            one.name: one.value
+            for one in described
+            if with_defaults or one.config_source != ReportedConfigSource.DEFAULT
+        }
 
     async def configure(
         self, topic: str, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()

@@ -17,7 +17,7 @@ from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.produce.partitioner import StickyPartitioner, partition_for_key
 from headrace.client.produce.pending_batches import PendingBatch, size_of
-from headrace.client.produce.sender import ACKS_ALL, Sender, SenderSettings, TransactionContext
+from headrace.client.produce.sender import ACKS_ALL, Sender, SenderSettings, TransactionContext, Wait
 from headrace.model.errors import HeadraceError, MessageTooLarge
 from headrace.model.ids import MessageId
 from headrace.wire.batches import compression as codecs
@@ -83,6 +83,7 @@ class Producer:
         self._sender = Sender(cluster, _sender_settings(self.settings), self._batch_settled, transaction)
         self._buffered_bytes = 0
         self._room = asyncio.Event()
+        self._topic_wait: Wait | None = None
         self._failure: HeadraceError | None = None
         self._closed = False
 
@@ -134,6 +135,11 @@ class Producer:
             await self._wait_for_room(size_bytes)
         return self._enqueue(view, record, size_bytes, partition)
 
+    @property
+    def oldest_wait(self) -> Wait | None:
+        """What the oldest record waits for; None if all records are acknowledged or rejected."""
+        return self._sender.oldest_wait or self._topic_wait
+
     async def flush(self) -> None:
         """Wait until all submitted records are acknowledged or rejected. Raises the first failure since the last flush
         whose delivery was not awaited."""
@@ -176,7 +182,11 @@ class Producer:
 
     async def _topic(self, name: str) -> TopicView:
         settings = self.settings
-        return await self._cluster.wait_for_topic(name, settings.topic_wait_seconds, create=settings.create_topics)
+        self._topic_wait = Wait(f"the metadata of topic {name}", self._cluster.clock.monotonic())
+        try:
+            return await self._cluster.wait_for_topic(name, settings.topic_wait_seconds, create=settings.create_topics)
+        finally:
+            self._topic_wait = None
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         try:

@@ -10,7 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace.client.cluster import Cluster
 from headrace.client.connections.transport import api_of_request, choose_version
@@ -63,6 +63,13 @@ class SenderSettings:
     compression: int = NONE
     linger_seconds: float = 0.0
     isolate_invalid_records: bool = False
+
+
+class Wait(NamedTuple):
+    """What the oldest record that is not acknowledged waits for, and since when (`Clock.monotonic`)."""
+
+    what: str
+    since: float
 
 
 class BatchProducer(Protocol):
@@ -140,6 +147,18 @@ class Sender:
     def pending(self) -> list[PendingBatch]:
         """All batches that are neither written nor failed."""
         return [batch for queue in self._active_queues.values() for batch in queue.batches]
+
+    @property
+    def oldest_wait(self) -> Wait | None:
+        """None if all batches are written or failed."""
+        queues = [queue for queue in self._active_queues.values() if queue.batches]
+        if not queues:
+            return None
+        queue = min(queues, key=lambda queue: queue.batches[0].created_at)
+        needs_id = self._settings.idempotent and queue.identity is None
+        what = "a producer id from the broker" if needs_id else f"the acknowledgement of {queue.target}"
+        why = "" if queue.last_error is None else f": {queue.last_error.message.rstrip('.')}"
+        return Wait(f"{what}{why}", queue.batches[0].created_at)
 
     def set_no_linger(self, on: bool) -> None:
         self._no_linger = on

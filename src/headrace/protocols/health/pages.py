@@ -1,4 +1,6 @@
-"""Health and metrics pages: `/livez`, `/readyz` (also `/healthz`) and `/metrics`. GET and HEAD only, without a token.
+"""Health and metrics pages: `/livez`, `/readyz` (also `/healthz`) and `/metrics`. GET and HEAD only.
+
+Health pages need no token. The server checks the token for `/metrics` before it passes the request on, if it has to.
 
 `/livez` only shows that the event loop responds. `/readyz` lists the checks that must pass before requests are served.
 """
@@ -39,7 +41,7 @@ class HealthPages:
         return 0
 
     async def admit(self, request: Request) -> None:
-        """Admit every request: health pages require no token."""
+        """Admit every request that the server passes on."""
 
     async def handle(self, request: Request) -> Response:
         """Respond to a request for one of `PATHS`."""

@@ -86,14 +86,14 @@ class ColdRead:
         offset; `next_offset` is the end of the gap then.
 
         If the segment was compacted or deleted meanwhile, the read starts over. Raises CorruptBatch, OffsetOutOfRange
-        if the offset was deleted, and NotLeader if the log was truncated: only followers truncate, and the offset may
-        now belong to a different history.
+        if the offset was deleted, and NotLeader if the log was truncated or closed: only followers truncate, and
+        the offset may now belong to a different history.
         """
         log, wanted = self._log, self.wanted
         while True:
             log.ensure_readable()
             if log.generation != self._generation:
-                raise NotLeader(f"the log {log.folder} was truncated while it was read; another broker leads it")
+                raise NotLeader(f"the log {log.folder} was truncated or closed while it was read; refresh the metadata")
             if not wanted.segment.dropped:
                 found = await self._load(wanted)
                 if found is not None:

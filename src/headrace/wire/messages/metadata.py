@@ -137,8 +137,9 @@ class DescribeTopicPartitionsResponse(ApiMessage, versions=(0, 0), flexible_sinc
 
 
 # DescribeCluster (60): return the brokers and the controller. v1 adds the endpoints of controllers (type 2), v2
-# fenced brokers. `is_draining` is a tagged field of Headrace, which other clients skip: the broker is online and is
-# being drained, or is stopping.
+# fenced brokers. Headrace has tagged fields of its own, which other clients skip. `is_draining`: the broker is online
+# and is being drained, or is stopping. `session_invalid`: the broker that responds has no valid session with the
+# registry, so what it returns may be outdated.
 
 
 class DescribeClusterRequest(ApiMessage, versions=(0, 2), flexible_since=0):
@@ -165,6 +166,7 @@ class DescribeClusterResponse(ApiMessage, versions=(0, 2), flexible_since=0):
     controller_id: int = wire(INT32, default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = wire(INT32, default=-2147483648)
+    session_invalid: bool = wire(BOOL, tag=10_000, default=False)
 
 
 # DescribeQuorum (55): return the leader and the replicas of the cluster metadata. v1 adds the time of a replica's

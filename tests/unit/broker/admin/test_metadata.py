@@ -226,6 +226,12 @@ async def test_the_cluster(simulated_broker: SimulatedBroker, version: int) -> N
         ).error_code == InvalidRequest.code
 
 
+async def test_a_broker_says_that_it_cannot_reach_the_registry(simulated_broker: SimulatedBroker) -> None:
+    assert not (await simulated_broker.send(DescribeClusterRequest(), 2)).session_invalid
+    simulated_broker.registry.disconnect()
+    assert (await simulated_broker.send(DescribeClusterRequest(), 2)).session_invalid
+
+
 async def test_the_cluster_keeps_its_id(simulated_broker: SimulatedBroker) -> None:
     before = simulated_broker.broker.identity.cluster_id
     await simulated_broker.restart()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 
 import pytest
 from msgspec.structs import replace
@@ -533,3 +534,22 @@ async def test_the_last_in_sync_replica_stays_in_the_set_when_its_disk_fails(
     assert simulated_cluster.record("t").isr == (1,)
     await simulated_cluster[1].restart()
     assert (await read_all(await simulated_cluster.wait_for_leader("t", 1), "t"))[0] == b"a"
+
+
+# Logging
+
+
+@in_simulated_cluster()
+async def test_changed_leaders_are_logged_in_one_line_each(
+    simulated_cluster: SimulatedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "headrace.broker.replication.replicas"):
+        await simulated_cluster.create_topic("t", (1, 2))
+        assert caplog.messages == [], "the first leaders of a new topic"
+        other = simulated_cluster[1].broker.catalogue.nodes[2]
+        await simulated_cluster.change_partition("t", lambda record: with_leader(record, other))
+        await simulated_cluster.wait_until(lambda: simulated_cluster.leads(2, "t", 0) and len(caplog.messages) >= 2)
+        assert sorted(caplog.messages) == [
+            "leaderships gained count=1 partitions=t-0",
+            "leaderships lost count=1 partitions=t-0",
+        ]

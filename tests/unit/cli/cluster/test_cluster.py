@@ -45,7 +45,7 @@ def test_info_reports_a_missing_controller(harness: ClusterCommandRunner) -> Non
 def test_a_healthy_cluster_exits_with_0_and_lists_no_problems(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2, 3)
     assert harness.play("health") == []
-    assert harness.stderr == "the cluster is healthy: 3 brokers up, 1 partitions\n"
+    assert harness.stderr == "the cluster is healthy: 3 brokers up, 1 partition\n"
     assert harness.show("health") == ""
 
 
@@ -64,6 +64,16 @@ def test_an_unhealthy_cluster_exits_with_1_and_lists_its_problems(harness: Clust
     ]
     assert "unhealthy" in harness.stderr
     assert "PROBLEM" in harness.show("health", expect=1)
+
+
+def test_health_asks_every_broker_whether_it_responds_and_reaches_the_registry(harness: ClusterCommandRunner) -> None:
+    harness.there.without_session = {1}
+    harness.there.silent = {3}
+    rows = harness.play("health", expect=1)
+    assert [(row["problem"], row["subject"]) for row in rows] == [
+        ("no registry", "broker 1"),
+        ("broker unreachable", "broker 3"),
+    ]
 
 
 def test_a_move_in_progress_is_reported_but_not_unhealthy(harness: ClusterCommandRunner) -> None:

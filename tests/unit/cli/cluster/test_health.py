@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli.cluster.health import HealthProblem, find_problems
-from headrace.client.admin.cluster_admin import BrokerView, ClusterMembers, PartitionReplicas
+from headrace.client.admin.cluster_admin import BrokerState, BrokerView, ClusterMembers, PartitionReplicas
 from headrace.client.connections.address import Address
 from headrace.client.metadata import TopicPartition
 
@@ -40,29 +40,43 @@ def place(leader: int, *in_sync: int, moving: tuple[tuple[int, ...], tuple[int, 
 def test_a_partition_is_reported_with_its_most_severe_problem(
     partition: PartitionReplicas, min_insync: int, problems: list[str]
 ) -> None:
-    findings = find_problems(members(1, 2, 3), [partition], {"orders": min_insync})
+    findings = find_problems(members(1, 2, 3), {}, [partition], {"orders": min_insync})
     assert [found.problem for found in findings] == problems
     assert all(found.is_critical == (found.problem != "reassigning") for found in findings)
 
 
 def test_an_offline_partition_names_the_brokers_that_may_lead() -> None:
     waiting = PartitionReplicas(ORDERS, -1, 3, (1, 2, 3), (2,), (3,))
-    (found,) = find_problems(members(1, 2, 3), [waiting], {})
+    (found,) = find_problems(members(1, 2, 3), {}, [waiting], {})
     assert found.detail == "it has no leader; eligible once up: brokers 2, 3"
 
 
 def test_a_down_broker_is_reported_only_if_it_holds_replicas() -> None:
-    findings = find_problems(members(1, 2), [place(1, 1, 2)], {})
+    findings = find_problems(members(1, 2), {}, [place(1, 1, 2)], {})
     assert findings[1].detail == "out of sync: broker 3"
     assert findings[0] == HealthProblem("broker missing", "broker 3", "it is down; replicas on it: 1")
-    assert find_problems(members(1, 2, 3), [], {}) == []
+    assert find_problems(members(1, 2, 3), {}, [], {}) == []
 
 
 def test_a_cluster_without_a_controller_is_unhealthy() -> None:
-    (found,) = find_problems(members(1, 2, 3, controller_id=-1), [], {})
+    (found,) = find_problems(members(1, 2, 3, controller_id=-1), {}, [], {})
     assert (found.problem, found.is_critical) == ("no controller", True)
 
 
 def test_a_drain_is_reported_with_the_remaining_replicas_but_not_unhealthy() -> None:
-    (found,) = find_problems(members(1, 2, 3, draining=3), [place(1, 1, 2, 3)], {})
+    (found,) = find_problems(members(1, 2, 3, draining=3), {}, [place(1, 1, 2, 3)], {})
     assert found == HealthProblem("draining", "broker 3", "replicas still on it: 1", is_critical=False)
+
+
+def test_a_broker_that_cannot_reach_the_registry_makes_the_cluster_unhealthy() -> None:
+    states = {1: BrokerState.OK, 2: BrokerState.WITHOUT_SESSION}
+    (found,) = find_problems(members(1, 2), states, [], {})
+    assert (found.problem, found.subject, found.is_critical) == ("no registry", "broker 2", True)
+    assert "check the registry" in found.detail
+
+
+def test_a_broker_that_does_not_respond_is_reported_before_its_session_ends() -> None:
+    (found,) = find_problems(members(1, 2), {1: BrokerState.OK, 2: BrokerState.UNREACHABLE}, [], {})
+    assert (found.problem, found.subject, found.is_critical) == ("broker unreachable", "broker 2", True)
+    assert "host:9092" in found.detail
+    assert "--session-timeout" in found.detail

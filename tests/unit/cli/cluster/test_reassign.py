@@ -68,7 +68,7 @@ def test_failed_moves_are_shown_and_exit_with_1(harness: ClusterCommandRunner, t
     bad, good = harness.play("reassign", "--plan", file, expect=1)
     assert "twice" in bad["result"]
     assert good["result"] == "begun"
-    assert harness.stderr.startswith("1 partitions are moving")
+    assert harness.stderr.startswith("1 partition being moved")
 
 
 def test_a_topic_is_spread_over_the_given_brokers(harness: ClusterCommandRunner) -> None:
@@ -113,7 +113,7 @@ def test_too_few_brokers_are_rejected(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--topic", "orders", "--to", "1", expect=1)
     assert (
-        harness.stderr == "error: 2 replicas do not fit on 1 brokers; add brokers, or reduce the replicas with "
+        harness.stderr == "error: 2 replicas do not fit on 1 broker; add brokers, or reduce the replicas with "
         "`headrace topic alter TOPIC --replicas N`\n"
     )
 
@@ -134,7 +134,7 @@ def test_a_throttle_is_set_before_the_moves_and_removed_after_the_wait(
     name = "follower.replication.throttled.rate"
     assert harness.there.throttles == [("", name, 0, "2500000"), ("", name, 1, None)]
     assert harness.there.records["orders", 0].replicas == (1, 3)
-    assert harness.stderr.endswith("1 partitions have been moved\n")
+    assert harness.stderr.endswith("1 partition moved\n")
 
 
 def test_without_wait_the_throttle_stays_with_a_hint_how_to_remove_it(
@@ -183,7 +183,7 @@ def test_status_shows_the_copied_bytes(harness: ClusterCommandRunner) -> None:
 def test_all_moves_or_those_of_a_topic_are_cancelled(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): MOVING, ("audit", 0): MOVING, ("audit", 1): led_partition(1, 2)}
     harness.play("reassign", "cancel", "--topic", "audit")
-    assert harness.stderr == "1 moves cancelled\n"
+    assert harness.stderr == "1 move cancelled\n"
     assert harness.there.records["orders", 0] == MOVING
     harness.play("reassign", "cancel")
     assert harness.there.records["orders", 0].replicas == (1, 2)
@@ -196,7 +196,7 @@ def test_colocated_topics_follow_their_owner(harness: ClusterCommandRunner) -> N
     assert [row["topic"] for row in harness.play("reassign", "--remove-broker", "2", "--add-broker", "3")] == ["orders"]
     harness.there.records["__acks.orders", 0] = MOVING
     harness.play("reassign", "cancel")
-    assert harness.stderr == "1 moves cancelled\n"
+    assert harness.stderr == "1 move cancelled\n"
     assert harness.there.records["__acks.orders", 0] == MOVING
 
 

@@ -93,7 +93,7 @@ def test_verify_reports_gaps_and_repairs_left_over_files(tmp_path: Path, capsys:
     exit_code, out, err = run(capsys, "archive", "verify", str(tmp_path), "--repair")
     assert exit_code == 0
     assert len(rows(out)) == 1
-    assert "orders: 1 left-over files cleaned up" in err
+    assert "orders: 1 left-over file cleaned up" in err
 
 
 def test_compact_merges_files_and_lists_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

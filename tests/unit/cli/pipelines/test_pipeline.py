@@ -57,7 +57,7 @@ def test_init_writes_a_file_that_passes_lint(capsys: pytest.CaptureFixture[str])
     assert main(["pipeline", "init", "transform", "big.toml"]) == 0
     assert Path("big.sql").is_file()
     assert main(["pipeline", "lint", "big.toml", "orders.toml"]) == 0
-    assert "2 checked, no problems" in capsys.readouterr().err
+    assert "2 files checked, no problems" in capsys.readouterr().err
     assert main(["pipeline", "init", "transform", "big.toml"]) == 1
     assert "big.toml exists already" in capsys.readouterr().err
 
@@ -71,7 +71,7 @@ def test_lint_reports_all_problems_of_all_files(capsys: pytest.CaptureFixture[st
         ("bad.toml", "keep"),
         ("gone.toml", ""),
     ]
-    assert captured.err == "3 checked, 3 problems\n"
+    assert captured.err == "3 files checked, 3 problems\n"
     assert main(["pipeline", "lint", "bad.toml", "-o", "table"]) == 1
     assert "bad.toml: [fake] limt: there is no such key (did you mean limit?)" in capsys.readouterr().out
 

@@ -142,7 +142,7 @@ def test_unsettled_dead_letters_are_reported_and_fail_the_command(
     output = capsys.readouterr().err
     assert "orders.dlq:0:1 was not settled: it came back 3 times already\n" in output
     assert "0 of 2 redriven\n" in output
-    assert "error: 2 dead letters were not settled" in output
+    assert "error: 2 dead letters not settled" in output
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def world() -> Iterator[World]:
 def run(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command; there is the topic orders."""
 
-    def with_cluster(_server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+    def with_cluster(_server: str, work: Callable[[Cluster], Awaitable[Any]], _timeout_seconds: float = 30.0) -> Any:
         async def scenario() -> Any:
             async with client(world) as cluster:
                 return await work(cluster)

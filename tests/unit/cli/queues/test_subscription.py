@@ -99,13 +99,34 @@ def test_configs_can_be_set_at_creation(harness: SubscriptionCommandRunner) -> N
     assert "docs/queues.md describes all settings" in message
 
 
+def test_describe_shows_the_settings(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--set", "headrace.key.concurrency=1")
+    assert [row["configs"] for row in harness.run("describe", "billing")] == [{"headrace.key.concurrency": "1"}] * 2
+    assert harness.run("describe", "billing", "--configs")[0]["configs"]["share.delivery.count.limit"] is not None
+    harness.run("describe", "billing", "-o", "table")
+    assert harness.stdout.splitlines()[-1].split() == ["orders", "headrace.key.concurrency", "1"]
+    harness.run("create", "orders", "audit")
+    harness.run("describe", "audit", "-o", "table")
+    assert harness.stderr == "all settings have their defaults; --configs shows them\n"
+
+
+def test_create_says_what_it_did_to_an_existing_subscription(harness: SubscriptionCommandRunner) -> None:
+    harness.run("create", "orders", "billing", "--at", "start")
+    assert harness.stderr == "subscription billing of orders created\n"
+    harness.run("create", "orders", "billing")
+    assert harness.stderr == "subscription billing of orders existed already: position and settings kept\n"
+    (row, _) = harness.run("create", "orders", "billing", "--set", "headrace.key.concurrency=1")
+    assert row["floor"] == 0
+    assert "settings changed to headrace.key.concurrency=1; position kept" in harness.stderr
+
+
 def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start")
     first, second, third = harness.run("pull", "orders", "billing", "-n", "10", "--wait", "1s", "--lease", "10m")
     assert (first["value"], first["key"], first["headers"]) == ("a", "k", [["h", "1"]])
     assert (first["id"], first["attempt"]) == ("orders:0:0", 1)
     harness.run("ack", "billing", first["receipt"])
-    assert "1 of 1 messages settled" in harness.stderr
+    assert "1 of 1 message settled" in harness.stderr
     harness.run("ack", "billing", second["receipt"], "--nack", "--delay", "1h", "--reason", "busy")
     harness.run("ack", "billing", third["receipt"], "--reject", "--reason", "broken")
     states = [harness.run("status", f"orders:0:{offset}")[0] for offset in range(3)]
@@ -113,7 +134,7 @@ def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionComm
     assert (states[1]["reason"], states[1]["attempts"]) == ("busy", 1)
     assert states[2]["state"] in ("dying", "settled")
     message = harness.fail("ack", "billing", first["receipt"])
-    assert "0 of 1 messages settled" in message
+    assert "0 of 1 message settled" in message
     assert "orders:0:0:" in message
 
 

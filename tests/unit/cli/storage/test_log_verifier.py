@@ -35,7 +35,7 @@ def test_an_intact_folder_has_no_faults(tmp_path: Path, capsys: pytest.CaptureFi
     log.checkpoint(4, log.first.stat().st_size)
     exit_code, rows, err = verify(log, capsys)
     assert (exit_code, rows) == (0, [])
-    assert "1 logs, 2 segments, 4 batches, 5 records" in err
+    assert "1 log, 2 segments, 4 batches, 5 records" in err
     assert "no damage" in err
 
 
@@ -211,7 +211,7 @@ def test_verification_can_be_limited_to_a_topic(tmp_path: Path, capsys: pytest.C
     log = StoredLog(tmp_path)
     (tmp_path / "logs" / f"{7:032x}-0").mkdir()
     assert "2 logs" in verify(log, capsys)[2]
-    assert "1 logs" in verify(log, capsys, "--topic", "orders")[2]
+    assert "1 log," in verify(log, capsys, "--topic", "orders")[2]
     exit_code, _, err = verify(log, capsys, "--topic", "nope")
     assert exit_code == 1
     assert "orders" in err

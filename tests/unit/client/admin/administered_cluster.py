@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
-from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster
+from tests.unit.client.scripted_cluster import Fault, ScriptedBroker, ScriptedCluster
 
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
@@ -80,6 +80,8 @@ class AdministeredCluster:
         self.reduces_replicas = False  # of the last drain
         self.throttles: list[tuple[str, str, int, str | None]] = []
         self.brokers: list[ScriptedBroker] = []
+        self.without_session: set[int] = set()
+        self.silent: set[int] = set()
 
     def count(self, api_key: int) -> int:
         return sum(broker.count(api_key) for broker in self.brokers)
@@ -90,7 +92,7 @@ class AdministeredCluster:
             broker = await scripted_cluster.broker(node_id)
             self.brokers.append(broker)
             responses: dict[int, Callable[[Any], Any]] = {
-                apis.DESCRIBE_CLUSTER: self._describe_cluster,
+                apis.DESCRIBE_CLUSTER: self._describe_cluster(node_id),
                 apis.DESCRIBE_TOPIC_PARTITIONS: self._describe_partitions,
                 apis.DESCRIBE_CONFIGS: self._describe_configs,
                 apis.DESCRIBE_LOG_DIRS: self._log_dirs(node_id),
@@ -106,12 +108,22 @@ class AdministeredCluster:
     def drain(self, node_id: int) -> None:
         self.live[node_id] = replace(self.live[node_id], is_draining=True)
 
-    def _describe_cluster(self, _: Any) -> DescribeClusterResponse:
-        brokers = [
-            DescribeClusterBroker(b.node_id, b.host, b.port, b.rack, is_draining=b.is_draining)
-            for b in self.live.values()
-        ]
-        return DescribeClusterResponse(cluster_id="scripted", controller_id=self.controller_id, brokers=brokers)
+    def _describe_cluster(self, node_id: int) -> Callable[[Any], Any]:
+        def response(_: Any) -> Any:
+            if node_id in self.silent:
+                return Fault.CLOSE
+            brokers = [
+                DescribeClusterBroker(b.node_id, b.host, b.port, b.rack, is_draining=b.is_draining)
+                for b in self.live.values()
+            ]
+            return DescribeClusterResponse(
+                cluster_id="scripted",
+                controller_id=self.controller_id,
+                brokers=brokers,
+                session_invalid=node_id in self.without_session,
+            )
+
+        return response
 
     def _describe_partitions(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
         names = {topic.name for topic in request.topics}
