@@ -279,8 +279,9 @@ class MessageStatusRequest(Message, versions=(0, 0), flexible_since=0):
 
 
 class SubscriptionStatus(Part):
-    """`attempts` is the number of known deliveries. `at_ms` is the time of the settlement or of the last failure,
-    `until_ms` the end of the lease or of the wait; -1 if there is none. `reason` is that of the last failure."""
+    """`attempts` is the number of known deliveries; 0 for a settled message without history. `at_ms` is the time of the
+    settlement or of the last failure, `until_ms` the end of the lease or of the wait; -1 if there is none. `reason` is
+    that of the last failure."""
 
     offset: int = wire(INT64)
     subscription: str = wire(STRING)
