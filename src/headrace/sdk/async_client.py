@@ -29,7 +29,7 @@ from headrace.client.connections.transport import Transport
 from headrace.client.errors import Unreachable
 from headrace.client.produce.producer import ProducerSettings, Receipt
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
-from headrace.client.queues.redrive import DeadLetter, RedriveResult
+from headrace.client.queues.redrive import DeadLetter, RedriveOptions, RedriveResult
 from headrace.client.queues.request_reply import Requests, Responder
 from headrace.model.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace.runtime.clock import SystemClock
@@ -282,14 +282,16 @@ class AsyncClient:
         async with aclosing(queue.letters(with_settled=False)) as letters:
             return [letter async for letter, _ in letters]
 
-    async def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> RedriveResult:
-        """Send these dead letters, or all, back to their topics."""
+    async def redrive(self, topic: str, letters: Sequence[DeadLetter] = (), *, to_all: bool = False) -> RedriveResult:
+        """Have the messages of these dead letters, or of all, delivered again to the subscription in which they failed.
+
+        The topic must still have the messages; the result lists those that could not be redriven. With `to_all`, copies
+        are published to the topic, which all of its subscriptions receive."""
         queue = await self._dead_letter_queue(topic)
-        return (
-            RedriveResult()
-            if queue is None
-            else await queue.redrive(DeadLetterSelection(ids=[letter.id for letter in letters]))
-        )
+        if queue is None:
+            return RedriveResult()
+        selection = DeadLetterSelection(ids=[letter.id for letter in letters])
+        return await queue.redrive(selection, RedriveOptions(to_all=to_all))
 
     # --- streams and topics ---
 

@@ -18,6 +18,7 @@ from headrace.wire.state_records.acks_records import (
     Created,
     Deleted,
     Failed,
+    Redriven,
     Settled,
     SnapshotEvent,
     Sought,
@@ -69,6 +70,10 @@ class MessageHistory:
                 for first, last, attempts, _, _, is_dying in event.failed:
                     for offset in self._within([(first, last)]):
                         self._failures[name, offset] = _Failure(attempts, is_dying)
+            case Redriven():
+                for offset in self._within([(offset, offset) for offset, _ in event.messages]):
+                    self._failures[name, offset] = _NO_FAILURE
+                    self.last_events.pop((name, offset), None)
             case Created() | Sought() | Deleted():
                 self._known.add(name)
                 for offset in self._offsets:

@@ -77,6 +77,11 @@ class ReadyRanges:
         """The lease of the messages ended, or their retry is due."""
         self._returned.add_range(first, last + 1)
 
+    def reopen(self, offset: int) -> None:
+        """A settled message is unsettled again."""
+        if offset < self._cursor:
+            self._returned.add(offset)
+
     def mark_waiting(self, first: int, last: int) -> None:
         """The messages wait for a retry. In a replay, which has no leases, they may have been ready before."""
         self._returned.remove_range(first, last + 1)
@@ -133,6 +138,9 @@ class ReadyWindow:
     the slacks, later messages wait until some of these are settled. Leased messages and those that wait for a retry do
     not count against the limit.
     """
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._messages
 
     def __init__(self, settled: SettledOffsets, leases: Leases, slacks_ms: tuple[int, ...], key_slots: int) -> None:
         self.classified_to = settled.floor
@@ -229,6 +237,11 @@ class ReadyWindow:
         for message in self._messages_in(first, last):
             self._add_ready(message)
         self.mark_waiting(first, last)
+
+    def reopen(self, offset: int) -> None:
+        """A settled message is unsettled again: it must be offered again, as must the messages after it, of which the
+        window keeps those that it has."""
+        self.classified_to = min(self.classified_to, offset)
 
     def mark_waiting(self, first: int, last: int) -> None:
         """The lease of the messages ended, so they may have expired meanwhile."""

@@ -11,6 +11,7 @@ from headrace.wire.state_records.acks_records import (
     AcksEvent,
     Created,
     Failed,
+    Redriven,
     Settled,
     SettledHow,
     SnapshotEvent,
@@ -57,6 +58,12 @@ def test_a_settlement_without_delivery_is_no_attempt(how: SettledHow, count: int
 
 def test_a_seek_starts_the_count_again() -> None:
     assert attempts([*FAILED_TWICE, Sought(3, 0), Settled(4, "ack", [(5, 5)])]) == 1
+
+
+def test_a_redrive_starts_the_count_again() -> None:
+    dead = Settled(3, "dead", [(5, 5)])
+    assert attempts([*FAILED_TWICE, dead, Redriven(4, [(5, 1)]), Settled(5, "ack", [(5, 5)])]) == 1
+    assert attempts([dead, Redriven(4, [(4, 1), (5, 1)]), Settled(5, "ack", [(5, 5)])], is_beginning=False) == 1
 
 
 def test_a_snapshot_replaces_deleted_failures() -> None:
