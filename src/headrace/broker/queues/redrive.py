@@ -2,7 +2,8 @@
 
 - The message is not published again. It must still be in the log; only its state in this subscription changes, by an
   event of the acks log. Its delivery attempts start anew.
-- A message that is not settled stays as it is: an earlier request, whose response was lost, may have redriven it.
+- A message that is not settled stays as it is, as does one that was redriven as many times as requested: the response
+  to an earlier request may have been lost.
 - A request is for one topic id: the name may belong to another topic by the time that the leader gets it.
 - With `retention.mode=acked`, replicas delete what every subscription has settled. Each replica does that by itself and
   a little later, so such a message cannot be redriven although this leader may still have it.
@@ -19,11 +20,16 @@ from headrace.broker.queues.subscription_coordinator import SubscriptionCoordina
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicId
 from headrace.model.topic_configs import ACKED
-from headrace.wire.messages.queues import FailedSettleItem, RedriveMessagesRequest, RedriveMessagesResponse
+from headrace.wire.messages.queues import (
+    FailedSettleItem,
+    RedriveItem,
+    RedriveMessagesRequest,
+    RedriveMessagesResponse,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
-    from headrace.wire.batches.batch import BatchRecord
+    from headrace.machines.queues.subscription_values import ClassifiedMessage
 
 ITEMS_MAX = 1000  # per RedriveMessages
 
@@ -40,10 +46,10 @@ class RedriveRequests:
         shard = await self._subscriptions.when_loaded(topic, index)
         if shard is None or not shard.has(request.subscription):
             raise GroupIdNotFound(f"topic {topic} has no subscription {request.subscription}")
-        records = {item.offset: await _read(shard, item.offset) for item in request.items}
+        found = {item.offset: await _read(shard, request.subscription, item.offset) for item in request.items}
         # From here on nothing waits: a message that is acked meanwhile must not be delivered again.
         self._check_topic(topic, request.topic_id)
-        errors = [_obstacle(shard, request.subscription, item.offset, records[item.offset]) for item in request.items]
+        errors = [_obstacle(shard, request.subscription, item, found[item.offset]) for item in request.items]
         refused = {position: error for position, error in enumerate(errors) if error is not None}
         messages = [
             (item.offset, item.redriven) for item, error in zip(request.items, errors, strict=True) if error is None
@@ -60,30 +66,32 @@ class RedriveRequests:
             raise UnknownTopicId(f"topic {name} was deleted, or created again")
 
 
-async def _read(shard: SubscriptionShard, offset: int) -> tuple[BatchRecord, int] | None:
+async def _read(shard: SubscriptionShard, name: str, offset: int) -> ClassifiedMessage | None:
     """Return the message, or None if the log does not have it. The log may have lost its end since the dead letter was
     written."""
+    from headrace.broker.queues.lease_reader import MessageClassifier  # imported on first use: keeps startup fast
+
     partition = shard.source()
-    return None if offset >= partition.log.end_offset else await read_message(partition, offset)
+    found = None if offset >= partition.log.end_offset else await read_message(partition, offset)
+    return None if found is None else MessageClassifier(shard.find(name).config).classify_record(found[0])
 
 
 def _obstacle(
-    shard: SubscriptionShard, name: str, offset: int, found: tuple[BatchRecord, int] | None
+    shard: SubscriptionShard, name: str, item: RedriveItem, message: ClassifiedMessage | None
 ) -> InvalidRecordState | None:
-    """Return why a message cannot be delivered again, or None. `found` is the message, if the log still has it."""
-    from headrace.broker.queues.lease_reader import MessageClassifier  # imported on first use: keeps startup fast
-
-    partition, subscription = shard.source(), shard.find(name)
+    """Return why a message cannot be delivered again, or None. `message` is None if the log does not have it."""
+    partition, subscription, offset = shard.source(), shard.find(name), item.offset
+    if subscription.has_redriven(offset, item.redriven):
+        return None
     are_deleted = partition.config.retention_mode == ACKED
     is_deleted = are_deleted and all(one.is_settled(offset) for one in shard.subscriptions.values())
-    if found is None or is_deleted or offset < partition.log.start_offset:
+    if message is None or is_deleted or offset < partition.log.start_offset:
         return InvalidRecordState(f"topic {partition.topic} no longer keeps message {offset}")
     state = subscription.state_of(offset).state
     if state == "dying":
         return InvalidRecordState(f"message {offset} is just becoming a dead letter; retry")
-    if state != "settled" or not subscription.config.opens_messages:
+    if state != "settled":
         return None
-    message = MessageClassifier(subscription.config).classify_record(found[0])
     if not message.matches:
         return InvalidRecordState(f"message {offset} does not match the filter of subscription {name}")
     if message.expires_ms is not None and message.expires_ms <= shard.now_ms():

@@ -294,8 +294,12 @@ class PartitionSubscription:
     def redrive(self, messages: Iterable[tuple[int, int]], now_ms: int) -> list[AcksEvent]:
         """Deliver settled messages again; each is an offset, and how many times the message has been redriven then.
         Messages that are not settled, or were redriven so many times, stay as they are: the request was repeated."""
-        new = [(at, count) for at, count in messages if at in self._settled and self._redriven.get(at, 0) < count]
+        new = [(at, count) for at, count in messages if at in self._settled and not self.has_redriven(at, count)]
         return [Redriven(now_ms, new)] if new else []
+
+    def has_redriven(self, offset: int, count: int) -> bool:
+        """Whether the message was redriven at least so many times."""
+        return self._redriven.get(offset, 0) >= count
 
     def forget_redriven(self, log_start: int) -> None:
         """Forget the counts of messages that the log no longer has; they cannot be redriven."""

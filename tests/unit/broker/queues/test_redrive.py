@@ -88,6 +88,11 @@ async def test_a_repeated_request_does_not_deliver_a_message_twice(simulated_bro
     assert (await redrive(simulated_broker, 0)).refused == []
     assert await member.lease() == []
     await member.ack(messages)
+    await simulated_broker.restart()
+    assert (await redrive(simulated_broker, 0)).refused == []
+    assert await member.lease() == [], "it was acked meanwhile"
+    await redrive(simulated_broker, 0, times=2)
+    assert values(await member.lease()) == [(0, 1, b"a")]
 
 
 async def test_attempts_start_anew_and_the_next_dead_letter_counts_the_redrive(
