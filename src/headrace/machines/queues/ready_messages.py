@@ -144,6 +144,7 @@ class ReadyWindow:
 
     def __init__(self, settled: SettledOffsets, leases: Leases, slacks_ms: tuple[int, ...], key_slots: int) -> None:
         self.classified_to = settled.floor
+        self._offered_to = 0  # if it is above `classified_to`: how far messages have been offered before
         self._settled = settled
         self._slacks_ms = slacks_ms or (0,)
         self._key_slots = key_slots
@@ -239,9 +240,17 @@ class ReadyWindow:
         self.mark_waiting(first, last)
 
     def reopen(self, offset: int) -> None:
-        """A settled message is unsettled again: it must be offered again, as must the messages after it, of which the
-        window keeps those that it has."""
+        """A settled message is unsettled again, so it must be offered again. Of the messages after it, which were offered
+        before, the window keeps those that it has."""
+        self._offered_to = max(self._offered_to, self.classified_to)
         self.classified_to = min(self.classified_to, offset)
+
+    def advance(self, offset: int) -> None:
+        """All messages below the offset were offered. Skip settled ones, up to where all have been offered before: else
+        a single old message would make the broker read everything after it again."""
+        if offset < self._offered_to:
+            offset = min(self._settled.next_unsettled(offset), self._offered_to)
+        self.classified_to = offset
 
     def mark_waiting(self, first: int, last: int) -> None:
         """The lease of the messages ended, so they may have expired meanwhile."""

@@ -200,7 +200,7 @@ class PartitionSubscription:
             else:
                 window.admit(message, now_ms, is_free=not is_leased and offset not in self._failures.waiting)
         undelivered["gap"] += self._settled.unsettled(expected, next_offset)
-        window.classified_to = self._settled.next_unsettled(max(next_offset, expected))
+        window.advance(max(next_offset, expected))
         self.stats.filtered += len(undelivered["filtered"])
         self.stats.expired += len(undelivered["expired"])
         return [Settled(now_ms, how, merge_adjacent(ranges)) for how, ranges in undelivered.items() if ranges]
