@@ -240,8 +240,8 @@ class ReadyWindow:
         self.mark_waiting(first, last)
 
     def reopen(self, offset: int) -> None:
-        """A settled message is unsettled again, so it must be offered again. Of the messages after it, which were offered
-        before, the window keeps those that it has."""
+        """A settled message is unsettled again, so it must be offered again. The window keeps the messages after it
+        that it has."""
         self._offered_to = max(self._offered_to, self.classified_to)
         self.classified_to = min(self.classified_to, offset)
 
