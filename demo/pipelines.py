@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from demo.messaging import BIG_AMOUNT, RECORDS, orders
+from demo.messaging import BIG_AMOUNT, ORDERS, orders
 from demo.runner import DemoRunner, StepFailed
 
 ARCHIVE = """\
@@ -95,7 +95,7 @@ def archive(demo: DemoRunner) -> None:
     demo.run("headrace pipeline run archive.toml -o table")
     count = "import pyarrow.dataset as d; print(d.dataset('archive/orders', exclude_invalid_files=True).count_rows())"
     output = demo.run(f'python -c "{count}"')
-    demo.expect("records in the archive", int(output), RECORDS)
+    demo.expect("records in the archive", int(output), ORDERS)
 
 
 def transform(demo: DemoRunner) -> None:
@@ -132,7 +132,7 @@ def replay(demo: DemoRunner) -> None:
     demo.run("headrace topic trim orders --yes")
     demo.expect("records left", demo.run("headrace consume orders -e | wc -l").split()[-1], "0")
     output = demo.run("headrace consume orders --from-archive archive -e | wc -l")
-    demo.expect("records that can still be read", output.split()[-1], str(RECORDS))
+    demo.expect("records that can still be read", output.split()[-1], str(ORDERS))
     demo.run("headrace pipeline run replay.toml -o table")
     demo.explain(
         """The audit reads both sides completely and verifies that every record is there exactly once, in order, and

@@ -26,7 +26,7 @@ class Queue:
     def subscribe(self) -> None:
         async def create() -> None:
             async with AsyncClient(self.bootstrap, create_topics=False) as client:
-                configs = {"share.delivery.count.limit": str(DELIVERIES_MAX)}
+                configs = {"share.delivery.count.limit": str(DELIVERIES_MAX), "headrace.retry.backoff.ms": "0"}
                 await client.create_subscription(self.topic, self.subscription, configs=configs)
 
         asyncio.run(create())

@@ -24,7 +24,11 @@ from headrace.testkit.anomalies import Anomaly
 from headrace.wire.messages.queues import SettleItem, SettlePartition, SettleRequest, SettleResponse, SettleTopic
 
 NAME = "workers"
-CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms": "1500"}
+CONFIGS = {
+    "share.delivery.count.limit": "1000",
+    "share.record.lock.duration.ms": "1500",
+    "headrace.retry.backoff.ms": "0",
+}
 
 
 class Worker(Client):

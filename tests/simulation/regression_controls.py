@@ -167,6 +167,6 @@ REGRESSION_CONTROLS = (
     Control(begin_at_the_end_of_added_partitions, Queue, "never settled", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 93),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
-    Control(forget_that_flush_messages_was_higher, ConfigChanges, "", 985),
+    Control(forget_that_flush_messages_was_higher, ConfigChanges, "", 1310),
     Control(rank_by_record_timestamps, Queue, "starved", 456),
 )

@@ -39,6 +39,7 @@ from headrace.broker.produce.dedup_windows import DedupWindows
 from headrace.broker.produce.produce import ProduceHandler
 from headrace.broker.queues.acked_retention import AckedRetention
 from headrace.broker.queues.dead_letters import DeadLetterProducer
+from headrace.broker.queues.redrive import RedriveRequests
 from headrace.broker.queues.subscription_admin import PushRequests, SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
@@ -296,6 +297,7 @@ class Broker:
             RequestHandler(apis.DESCRIBE_SUBSCRIPTIONS, admin.describe),
             RequestHandler(apis.ALTER_SUBSCRIPTIONS, admin.alter),
             RequestHandler(apis.MESSAGE_STATUS, admin.status),
+            RequestHandler(apis.REDRIVE_MESSAGES, RedriveRequests(self.subscriptions, self.catalogue).redrive),
             RequestHandler(apis.LIST_DELAYED, delays.list),
             RequestHandler(apis.ALTER_DELAYED, delays.alter),
             RequestHandler(apis.DESCRIBE_PUSHES, PushRequests(self.subscription_configs).describe),

@@ -4,6 +4,9 @@
 unless it is configured, and no dead letter is dropped. `headrace.*` are Headrace's own. `consumer.*` apply to consumer
 groups. A subscription's own configuration is identified by topic and name; a group's configuration applies to the
 subscriptions of that name that have none of their own.
+
+The defaults below are those of groups, with Kafka's retry behaviour. `RETRY_DEFAULTS` replaces some of them for
+subscriptions that have their own configuration (decision 032).
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from headrace.model.configs import (
     DAY_MS,
     HOUR_MS,
     BrokerConfigName,
     Setting,
+    Value,
     at_least,
     attribute_name,
     between,
@@ -213,7 +219,9 @@ class SubscriptionConfig:
             attribute_name(name): value for name, value in parse_all(SUBSCRIPTION_SETTINGS, given, "group").items()
         }
         config = replace(defaults or cls(), **values)
-        if config.headrace_retry_backoff_ms > config.headrace_retry_backoff_max_ms:
+        # A default that exceeds a configured maximum is no error: `backoff_ms` applies the maximum.
+        is_configured = "headrace.retry.backoff.ms" in given
+        if is_configured and config.headrace_retry_backoff_ms > config.headrace_retry_backoff_max_ms:
             raise InvalidConfig("headrace.retry.backoff.ms must not exceed headrace.retry.backoff.max.ms")
         return config
 
@@ -234,6 +242,18 @@ class SubscriptionConfig:
 
 
 SUBSCRIPTION_SETTINGS: Mapping[str, Setting] = settings_of(SubscriptionConfig)
+"""The settings of a group, with its defaults."""
+
+RETRY_DEFAULTS: Mapping[str, Value] = {"headrace.retry.backoff.ms": 1000, "share.delivery.count.limit": 15}
+"""The defaults of a subscription that has its own configuration: with the other defaults of the back-off, a message is
+retried for more than an hour before it becomes a dead letter. Kafka's consumers expect that a released message is
+available at once, so a group has no back-off by default, and Kafka's limit."""
+
+OWN_SUBSCRIPTION_SETTINGS: Mapping[str, Setting] = {
+    name: msgspec.structs.replace(setting, default=RETRY_DEFAULTS.get(name, setting.default))
+    for name, setting in SUBSCRIPTION_SETTINGS.items()
+}
+"""The settings of a subscription that has its own configuration, with its defaults."""
 
 GROUP_ONLY = frozenset(
     {

@@ -34,7 +34,7 @@ from headrace.client.errors import Unreachable
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import ProducerSettings, Receipt
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
-from headrace.client.queues.redrive import DeadLetter, RedriveResult
+from headrace.client.queues.redrive import DeadLetter, RedriveOptions, RedriveResult
 from headrace.client.queues.request_reply import Requests, Responder
 from headrace.model.configs import Value
 from headrace.model.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
@@ -352,13 +352,19 @@ class AsyncClient:
         async with aclosing(queue.letters(with_settled=False)) as letters:
             return [letter async for letter, _ in letters]
 
-    async def redrive(self, topic: str, letters: Iterable[DeadLetter] | None = None) -> RedriveResult:
-        """Send these dead letters back to their topics; all of the topic if the argument is left out."""
+    async def redrive(
+        self, topic: str, letters: Iterable[DeadLetter] | None = None, *, to_all: bool = False
+    ) -> RedriveResult:
+        """Have the messages of these dead letters delivered again to the subscription in which they failed; of all
+        letters of the topic if the argument is left out.
+
+        The topic must still have the messages; the result lists those that could not be redriven. With `to_all`, copies
+        are published to the topic, which all of its subscriptions receive."""
         selection = DeadLetterSelection(ids=None if letters is None else _letter_ids(letters))
         queue = await self._dead_letter_queue(topic)
         if queue is None:
             return RedriveResult()
-        return await queue.redrive(selection)
+        return await queue.redrive(selection, RedriveOptions(to_all=to_all))
 
     async def discard(self, topic: str, letters: Iterable[DeadLetter]) -> RedriveResult:
         """Settle these dead letters without sending them back."""

@@ -183,3 +183,4 @@ LIST_TOKENS: Final = _api(10_011, tokens.ListTokensRequest, tokens.ListTokensRes
 DESCRIBE_PUSHES: Final = _api(10_012, queues.DescribePushesRequest, queues.DescribePushesResponse)
 DESCRIBE_BUNDLE: Final = _api(10_013, transactions.DescribeBundleRequest, transactions.DescribeBundleResponse)
 END_BUNDLE: Final = _api(10_014, transactions.EndBundleRequest, transactions.EndBundleResponse)
+REDRIVE_MESSAGES: Final = _api(10_015, queues.RedriveMessagesRequest, queues.RedriveMessagesResponse)

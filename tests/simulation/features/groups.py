@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 GROUP, SHARE_GROUP, SHARED = "modern", "sharers", "shared"
 ACCEPT, RELEASE = 1, 2
-CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms": "1500"}
+CONFIGS = {
+    "share.delivery.count.limit": "1000",
+    "share.record.lock.duration.ms": "1500",
+    "headrace.retry.backoff.ms": "0",
+}
 RECORD_BYTES_MAX = 1 << 20
 
 

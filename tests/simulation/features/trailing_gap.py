@@ -203,6 +203,7 @@ class TrailingGap(Feature):
         }
         self.subscription = {
             "share.delivery.count.limit": "1000",
+            "headrace.retry.backoff.ms": "0",
             "share.record.lock.duration.ms": f"{LEASE_SECONDS * 1000:.0f}",
             "share.isolation.level": "read_committed",
             **ORDERS[self.order],

@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
 
 TOPIC, NAME = "risky", "riskers"
-SUBSCRIPTION = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms": "1000"}
+SUBSCRIPTION = {
+    "share.delivery.count.limit": "1000",
+    "share.record.lock.duration.ms": "1000",
+    "headrace.retry.backoff.ms": "0",
+}
 
 
 class Elector(Client):

@@ -93,7 +93,7 @@ def test_a_failing_message_is_retried_and_becomes_a_dead_letter() -> None:
             assert sorted(receiver.values) == [b"a", *[b"b"] * 5, b"c"]  # type: ignore[type-var]
         assert (await cluster.topic("jobs.dlq")).ready
 
-    with_queue(scenario)
+    with_queue(scenario, headrace_retry_backoff_ms="0", share_delivery_count_limit="5")
 
 
 def test_a_message_with_status_410_is_a_dead_letter_at_once() -> None:

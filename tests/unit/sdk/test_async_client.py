@@ -234,6 +234,24 @@ def test_a_handler_error_redelivers_the_message_and_a_reject_does_not() -> None:
     run_scenario(scenario)
 
 
+def test_a_redrive_reaches_other_subscriptions_only_on_request() -> None:
+    async def scenario(client: AsyncClient, _world: World) -> None:
+        await client.publish("jobs", "bad")
+        auditors, workers = client.subscribe("jobs", "auditors"), client.subscribe("jobs", "workers")
+        await (await next_of(auditors)).ack()
+        for to_all in (False, True):
+            await (await next_of(workers)).reject()
+            while not await client.dead_letters("jobs"):
+                await asyncio.sleep(0.1)
+            assert (await client.redrive("jobs", to_all=to_all)).settled == 1
+            (theirs,) = await SubscriptionAdmin(client.cluster).describe("auditors", ["jobs"])
+            assert theirs.backlog == int(to_all)
+        copy = await next_of(workers)
+        assert (copy.id.offset, copy.headers["headrace-redriven"]) == (1, "2")
+
+    run_scenario(scenario)
+
+
 def test_dead_letters_are_empty_without_a_dead_letter_topic() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.create_topic("jobs")

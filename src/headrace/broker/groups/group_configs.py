@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.consumer_group import ConsumerGroupConfig
@@ -19,13 +21,14 @@ from headrace.model.configs import (
     ConfigChange,
     ConfigEntry,
     ConfigSource,
+    Setting,
     Synonym,
     alter,
     attribute_name,
     value_text,
 )
 from headrace.model.errors import HeadraceError
-from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.model.subscription_configs import RETRY_DEFAULTS, SUBSCRIPTION_SETTINGS, SubscriptionConfig
 from headrace.model.topic_configs import describe_setting
 from headrace.registry.configs import change_configs, decode_configs, group_config_key, group_of_key
 from headrace.registry.interface import Registry, RegistryEntry
@@ -48,6 +51,8 @@ class GroupConfigs:
         self.migration_policy = MigrationPolicy(broker.group_consumer_migration_policy.lower())
         self._catalogue = catalogue
         self._defaults = broker.subscription_defaults
+        self.subscription_defaults = replace(self._defaults, **self._retry_defaults())
+        """The defaults of subscriptions that have their own configuration."""
         self._registry = registry
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._configs: dict[str, SubscriptionConfig] = {}
@@ -83,12 +88,12 @@ class GroupConfigs:
 
     def describe(self, group_id: str) -> list[ConfigEntry]:
         """Return every setting with its value, its source and its synonyms."""
-        return self.describe_overrides(self.overrides_of(group_id))
+        return self.describe_overrides(self.overrides_of(group_id), SUBSCRIPTION_SETTINGS)
 
-    def describe_overrides(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    def describe_overrides(self, overrides: Mapping[str, str], settings: Mapping[str, Setting]) -> list[ConfigEntry]:
         broker_layers = self._catalogue.config.layers
         entries = []
-        for name, setting in SUBSCRIPTION_SETTINGS.items():
+        for name, setting in settings.items():
             own = [Synonym(name, overrides[name], ConfigSource.DYNAMIC_GROUP_CONFIG)] if name in overrides else []
             entries.append(describe_setting(setting, BrokerConfigName(name), own, broker_layers))
         return entries
@@ -136,6 +141,10 @@ class GroupConfigs:
     def build(self, given: Mapping[str, str | None]) -> SubscriptionConfig:
         return SubscriptionConfig.build(given, self._defaults)
 
+    def build_own(self, given: Mapping[str, str | None]) -> SubscriptionConfig:
+        """Build the configuration of a subscription that has its own."""
+        return SubscriptionConfig.build(given, self.subscription_defaults)
+
     def check(self, given: Mapping[str, str | None]) -> None:
         """Raise if these settings are invalid, also with respect to filters and this broker's limits."""
         config = self.build(given)
@@ -149,3 +158,13 @@ class GroupConfigs:
 
     def default(self, name: str) -> str:
         return value_text(getattr(self._defaults, attribute_name(name)))
+
+    def _retry_defaults(self) -> dict[str, Any]:
+        """Return the attributes with other defaults in subscriptions. A broker config that is set explicitly applies
+        to subscriptions as well."""
+        configured = {name for _, layer in self._catalogue.config.layers for name in layer}
+        return {
+            attribute_name(name): value
+            for name, value in RETRY_DEFAULTS.items()
+            if configured.isdisjoint(one.name for one in SUBSCRIPTION_SETTINGS[name].broker_names)
+        }

@@ -20,19 +20,16 @@ from headrace.broker.coordination.state_log import COMMIT_SECONDS, read_batches,
 from headrace.broker.partition import Partition
 from headrace.broker.produce.commit_waits import fail_wait
 from headrace.machines.queues.acks_replay import AcksReplay, MakeSubscription
+from headrace.machines.queues.message_history import MessageEvent, MessageHistory
 from headrace.model.errors import HeadraceError, MalformedFrame, NotLeader
 from headrace.runtime.clock import Clock
 from headrace.storage.segments.segment import NO_TIMESTAMP
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, read_records, split_batches
 from headrace.wire.state_records.acks_records import (
     AcksEvent,
-    Created,
-    Deleted,
-    Failed,
     Reconciled,
     Settled,
     SnapshotEvent,
-    Sought,
     decode_event,
     encode_event,
 )
@@ -217,18 +214,13 @@ class AcksLog:
         self.reconciled_epoch = replay.epoch
         return replay
 
-    async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
+    async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], MessageEvent]:
         """Return the last events of these messages by subscription and offset, as far back as the log goes."""
-        found: dict[tuple[str, int], Settled | Failed] = {}
-        async for _, name, event in self._events_from(self.partition.log.start_offset, self.partition.high_watermark):
-            if isinstance(event, Settled | Failed):
-                ranges = event.ranges if isinstance(event, Settled) else [(event.first, event.last)]
-                for first, last in ranges:
-                    found.update(((name, offset), event) for offset in offsets if first <= offset <= last)
-            elif isinstance(event, Created | Sought | Deleted):
-                for offset in offsets:
-                    found.pop((name, offset), None)
-        return found
+        start_offset = self.partition.log.start_offset
+        history = MessageHistory(offsets, is_beginning=start_offset == 0)
+        async for _, name, event in self._events_from(start_offset, self.partition.high_watermark):
+            history.take(name, event)
+        return history.last_events
 
     async def _replay(self, make: MakeSubscription, start_offset: int, end_offset: int) -> AcksReplay:
         replay = AcksReplay(make, is_beginning=start_offset == 0, now_ms=self._clock.now_ms())

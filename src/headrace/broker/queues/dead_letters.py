@@ -27,6 +27,7 @@ from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
     DEAD_DEDUP_ID,
     DEDUP_ID,
+    REDRIVEN,
     DeadLetterOrigin,
     Headers,
     header_value,
@@ -53,7 +54,7 @@ _ACKS_ALL = -1
 _VERSION = 13  # identifies the topic by id: its name may be reused before the leader gets the request
 
 ProduceFunction = Callable[[ProduceRequest, RequestContext], Awaitable[ProduceResponse | None]]
-CopyDeadLetter = Callable[[str, int, int, str, int, str], Awaitable[None]]
+CopyDeadLetter = Callable[[str, int, int, str, int, str, int], Awaitable[None]]
 """`DeadLetterProducer.dead_letter`."""
 
 
@@ -67,10 +68,10 @@ class DeadLetterProducer:
         self._clock = clock
 
     async def dead_letter(
-        self, topic: str, index: int, offset: int, subscription: str, attempts: int, reason: str
+        self, topic: str, index: int, offset: int, subscription: str, attempts: int, reason: str, redriven: int = 0
     ) -> None:
         """Write the dead letter of a message of a partition that this broker leads, and wait until it is committed. The
-        caller must retry after an error."""
+        caller must retry after an error. `redriven`: how many times the subscription got the message again."""
         if topic.endswith(DEAD_LETTER_SUFFIX):
             log.warning(
                 "dead letter failed again and was dropped subscription=%s dead_letter=%s attempts=%d reason=%s",
@@ -81,7 +82,7 @@ class DeadLetterProducer:
             )
             return
         source = self._catalogue.topic(topic)  # before the first await: later the name may belong to another topic
-        found = await _read_message(self._catalogue.partition(topic, index), offset)
+        found = await read_message(self._catalogue.partition(topic, index), offset)
         if found is None:
             return  # retention or compaction has already deleted the message
         record, compression = found
@@ -89,7 +90,7 @@ class DeadLetterProducer:
         origin = DeadLetterOrigin(
             reason[:_REASON_LENGTH_MAX], attempts, subscription, topic, index, offset, now_ms, source.id
         )
-        copy = BatchRecord(record.key, record.value, _dead_letter_headers(record, origin), now_ms)
+        copy = BatchRecord(record.key, record.value, _dead_letter_headers(record, origin, redriven), now_ms)
         target = await self._ensure_topic(source)
         await self._write(target, index % target.partition_count, build_batch([copy], compression=compression))
 
@@ -151,7 +152,7 @@ class DeadLetterProducer:
         raise_for_code(result.error_code, result.error_message)
 
 
-async def _read_message(partition: Partition, offset: int) -> tuple[BatchRecord, int] | None:
+async def read_message(partition: Partition, offset: int) -> tuple[BatchRecord, int] | None:
     """Return the message at an offset and the compression of its batch, or None if it was deleted.
 
     Raises `OffsetNotAvailable` at or above the high watermark: an empty read there does not mean a deleted message.
@@ -171,11 +172,12 @@ async def _read_message(partition: Partition, offset: int) -> tuple[BatchRecord,
     return None
 
 
-def _dead_letter_headers(record: BatchRecord, origin: DeadLetterOrigin) -> Headers:
-    """Build the headers of a dead letter. A dedup id of the original message is kept under another name."""
+def _dead_letter_headers(record: BatchRecord, origin: DeadLetterOrigin, redriven: int) -> Headers:
+    """Build the headers of a dead letter. A dedup id of the original message is kept under another name.
+
+    A redriven message may die again in the same attempt, so the count of redrives is part of the dedup id."""
     own_id = f"{origin.subscription}/{origin.topic_id}/{origin.partition}/{origin.offset}/{origin.attempts}"
-    headers = without(
-        with_headers(with_dead_letter_headers(record.headers, origin), {DEDUP_ID: own_id}), [DEAD_DEDUP_ID]
-    )
+    values = {DEDUP_ID: f"{own_id}/{redriven}", REDRIVEN: str(redriven)} if redriven else {DEDUP_ID: own_id}
+    headers = without(with_headers(with_dead_letter_headers(record.headers, origin), values), [DEAD_DEDUP_ID])
     dedup_id = header_value(record.headers, DEDUP_ID)
     return headers if dedup_id is None else [*headers, (DEAD_DEDUP_ID, dedup_id)]

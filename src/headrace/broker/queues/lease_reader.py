@@ -221,13 +221,13 @@ class MessageClassifier:
             if header.is_control or is_aborted(header, aborted):
                 continue
             messages += [
-                self._classified(record)
+                self.classify_record(record)
                 for record in read_records(batch, header, _UNPACKED_BYTES_MAX)
                 if record.offset >= from_offset
             ]
         return messages
 
-    def _classified(self, record: BatchRecord) -> ClassifiedMessage:
+    def classify_record(self, record: BatchRecord) -> ClassifiedMessage:
         headers = record.headers
         return ClassifiedMessage(
             record.offset,

@@ -45,7 +45,7 @@ from headrace.wire.messages.queues import (
 
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
-    from headrace.wire.state_records.acks_records import Failed, Settled
+    from headrace.machines.queues.message_history import MessageEvent
 
 OFFSETS_MAX = 1000  # per MessageStatus
 _LATEST, _EARLIEST = -1, -2
@@ -206,18 +206,17 @@ async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> 
     return statuses
 
 
-def _status(
-    offset: int, name: str, delivery_state: DeliveryState, event: Settled | Failed | None
-) -> SubscriptionStatus:
+def _status(offset: int, name: str, delivery_state: DeliveryState, last: MessageEvent | None) -> SubscriptionStatus:
     from headrace.wire.state_records.acks_records import Settled  # imported on first use: keeps startup fast
 
+    settled = last.event if last is not None and isinstance(last.event, Settled) else None
     return SubscriptionStatus(
         offset=offset,
         subscription=name,
         state=delivery_state.state,
-        attempts=delivery_state.attempts,
-        how=event.how if isinstance(event, Settled) else None,
-        at_ms=_UNSET if event is None else event.at,
+        attempts=delivery_state.attempts if last is None or settled is None else last.attempts,
+        how=None if settled is None else settled.how,
+        at_ms=_UNSET if last is None else last.event.at,
         until_ms=_UNSET if delivery_state.until_ms is None else delivery_state.until_ms,
         member=delivery_state.member or None,
         reason=delivery_state.reason or None,

@@ -7,9 +7,10 @@
   through a name.
 - A subscription without a record (made by a Kafka share consumer, or by a version without records) has its group's
   configuration. The first change to it copies that configuration into a record.
+- The defaults of a record retry for more than an hour; those of a group are Kafka's, without back-off.
 - Settings of the membership protocol belong to the group alone.
 
-See decision 027.
+See decisions 027 and 032.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ from uuid import UUID
 from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.configs import ConfigChange, ConfigEntry, alter
+from headrace.model.configs import ConfigChange, ConfigEntry, alter, attribute_name, value_text
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.model.subscription_configs import GROUP_ONLY, SUBSCRIPTION_SETTINGS, SubscriptionConfig
+from headrace.model.subscription_configs import (
+    GROUP_ONLY,
+    OWN_SUBSCRIPTION_SETTINGS,
+    RETRY_DEFAULTS,
+    SUBSCRIPTION_SETTINGS,
+    SubscriptionConfig,
+)
 from headrace.registry.configs import (
     change_configs,
     decode_configs,
@@ -95,9 +102,9 @@ class SubscriptionConfigs:
 
     def describe(self, topic: str, name: str) -> list[ConfigEntry]:
         own = self._overrides.get((self._catalogue.topic(topic).id, name))
-        return self._groups.describe_overrides(
-            self._groups.overrides_of(name) if own is None else self._effective(name, own)
-        )
+        if own is None:
+            return self._groups.describe(name)
+        return self._groups.describe_overrides(self._effective(name, own), OWN_SUBSCRIPTION_SETTINGS)
 
     async def replace(self, topic: str, name: str, given: Mapping[str, str | None], *, dry_run: bool) -> None:
         """Replace all settings."""
@@ -142,7 +149,7 @@ class SubscriptionConfigs:
         else:
             try:
                 overrides = decode_configs(entry)
-                config = self._groups.build(self._effective(name, overrides))
+                config = self._groups.build_own(self._effective(name, overrides))
             except HeadraceError as error:
                 log.error("invalid subscription configuration topic_id=%s name=%r error=%s", topic_id, name, error)
                 return
@@ -152,7 +159,7 @@ class SubscriptionConfigs:
     def _on_group_changed(self, name: str) -> None:
         for own_key, overrides in self._overrides.items():
             if own_key[1] == name:
-                self._configs[own_key] = self._groups.build(self._effective(name, overrides))
+                self._configs[own_key] = self._groups.build_own(self._effective(name, overrides))
         self._notify(name)
 
     def _forget_topic(self, topic: Topic) -> None:
@@ -174,9 +181,13 @@ class SubscriptionConfigs:
         return effective | {**own}
 
     def _copy_of_group(self, topic: str, name: str) -> _Overrides:
-        topics = self._groups.of(name).headrace_push_topics
+        """Return the settings of the group, including defaults that a record does not share: otherwise a change of one
+        setting would also change how the members of the group retry."""
+        group = self._groups.of(name)
+        topics = group.headrace_push_topics
         is_pushed = not topics or topic in topics
-        return {
+        retry = {setting: value_text(getattr(group, attribute_name(setting))) for setting in RETRY_DEFAULTS}
+        return retry | {
             key: value
             for key, value in self._groups.overrides_of(name).items()
             if key not in GROUP_ONLY and (is_pushed or not key.startswith(_PUSH_PREFIX))

@@ -130,7 +130,7 @@ class SubscriptionShard(Shard):
         self.epoch = partition.leader_epoch
         self._source = source
         self._dependencies = dependencies
-        self._now_ms = dependencies.now_ms
+        self.now_ms = dependencies.now_ms
         self.acks = AcksLog(partition, dependencies.clock, self._snapshot, partial(on_lost, self))
         self._timers = Timers(dependencies.now_ms)
         self._waits: dict[str, LeaseWaits] = {}
@@ -248,8 +248,8 @@ class SubscriptionShard(Shard):
                 raise PolicyViolation(f"a partition can have at most {SUBSCRIPTIONS_MAX} subscriptions")
             self.subscriptions[name] = subscription = self._make(name)
             self._creating.add(name)
-            self._append(name, subscription, [Created(at=self._now_ms(), floor=floor)])
-            self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
+            self._append(name, subscription, [Created(at=self.now_ms(), floor=floor)])
+            self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self.now_ms())
             committed = self.acks.committed()
             if committed is None:
                 self._creating.discard(name)
@@ -263,7 +263,7 @@ class SubscriptionShard(Shard):
 
     def delete(self, name: str) -> asyncio.Future[None] | None:
         self.acks.ensure_writable()
-        self._append(name, self.find(name), [Deleted(at=self._now_ms())])
+        self._append(name, self.find(name), [Deleted(at=self.now_ms())])
         del self.subscriptions[name]
         self._creating.discard(name)
         self._classifiers.pop(name, None)
@@ -274,7 +274,7 @@ class SubscriptionShard(Shard):
 
     def seek(self, name: str, floor: int) -> asyncio.Future[None] | None:
         self.acks.ensure_writable()
-        self._append(name, self.find(name), [Sought(at=self._now_ms(), floor=floor)])
+        self._append(name, self.find(name), [Sought(at=self.now_ms(), floor=floor)])
         self._wake(name)
         return self.acks.committed()
 
@@ -329,7 +329,7 @@ class SubscriptionShard(Shard):
                 f"subscription {name} selects messages by their contents, so they cannot be leased by offset"
             )
         self._catch_up(name, subscription, partition)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         available = subscription.choose(now_ms, _UNLIMITED, readable_end(partition, subscription.config))
         granted = subscription.grant(intersect_ranges(available, offsets), member, now_ms, lease_ms)
         self._update_timer(name, subscription)
@@ -339,7 +339,7 @@ class SubscriptionShard(Shard):
         self, spec: LeaseSpec, subscription: PartitionSubscription, partition: Partition
     ) -> LeaseResult | ColdLease | None:
         end_offset = readable_end(partition, subscription.config)
-        while ranges := subscription.choose(self._now_ms(), spec.count_max, end_offset):
+        while ranges := subscription.choose(self.now_ms(), spec.count_max, end_offset):
             read = read_ranges(partition, ranges, spec.bytes_max, end_offset)
             if isinstance(read, ColdRead):
                 return ColdLease(read, ranges[0].first, is_for_window=False)
@@ -377,7 +377,7 @@ class SubscriptionShard(Shard):
         end_offset = readable_end(partition, subscription.config)
         # `choose` must know the end of the log, but only loaded records may be granted: the client settles a leased
         # offset without a record as a gap, and the message would be lost.
-        chosen = subscription.choose(self._now_ms(), spec.count_max, end_offset)
+        chosen = subscription.choose(self.now_ms(), spec.count_max, end_offset)
         ranges = clip_below(chosen, min(loaded.next_offset, end_offset))
         if not ranges or ranges[0].first < loaded.first_offset:
             return None
@@ -387,7 +387,7 @@ class SubscriptionShard(Shard):
         self, spec: LeaseSpec, subscription: PartitionSubscription, partition: Partition, read: LeasedRanges
     ) -> LeaseResult | None:
         """Grant the chosen offsets; return None if none of them is a message."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         published_ms = (
             newest_publish_time_ms(read.records) if subscription.stats.needs_publish_time(now_ms) else UNKNOWN
         )
@@ -433,7 +433,7 @@ class SubscriptionShard(Shard):
         if subscription.config.share_isolation_level == READ_COMMITTED:
             aborted = partition.state.aborted(classified_to, next_offset)
         messages = classifier.classify(data, classified_to, aborted)
-        self._append(name, subscription, subscription.offer(messages, next_offset, self._now_ms()))
+        self._append(name, subscription, subscription.offer(messages, next_offset, self.now_ms()))
 
     # Settle
 
@@ -448,7 +448,7 @@ class SubscriptionShard(Shard):
             if any(isinstance(how, ExtendLease) for _, _, how, _ in settlements):
                 self._ensure_session_valid()
         subscription = self.find(name)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         errors: list[HeadraceError | None] = []
         has_settled = comes_back = False
         for first, last, how, attempt in settlements:
@@ -478,10 +478,21 @@ class SubscriptionShard(Shard):
         subscription = self.subscriptions.get(name)
         if subscription is None:
             return
-        self._append(name, subscription, subscription.release_member(member, self._now_ms()))
+        self._append(name, subscription, subscription.release_member(member, self.now_ms()))
         self._update_timer(name, subscription)
         self._start_dead_letters()
         self._wake(name)
+
+    # Redrive
+
+    def redrive(self, name: str, messages: Sequence[tuple[int, int]]) -> asyncio.Future[None] | None:
+        """Deliver settled messages again; return the future to await. Each is an offset and its count of redrives."""
+        self.source()
+        self.acks.ensure_writable()
+        subscription = self.find(name)
+        self._append(name, subscription, subscription.redrive(messages, self.now_ms()))
+        self._wake(name)
+        return self.acks.committed()
 
     # Write dead letters
 
@@ -546,7 +557,7 @@ class SubscriptionShard(Shard):
                 how = "discarded"
             else:
                 await self._dependencies.dead_letter(
-                    source.topic, source.index, offset, name, message.attempts, message.reason
+                    source.topic, source.index, offset, name, message.attempts, message.reason, message.redriven
                 )
                 self.source()
             subscription = self.find(name)
@@ -554,7 +565,7 @@ class SubscriptionShard(Shard):
             failed[name, offset] = error
             return
         if subscription.state_of(offset).state == "dying":  # no seek has changed it meanwhile
-            self._append(name, subscription, [Settled(at=self._now_ms(), how=how, ranges=[(offset, offset)])])
+            self._append(name, subscription, [Settled(at=self.now_ms(), how=how, ranges=[(offset, offset)])])
             subscription.stats.dead_lettered(how)
             self._wake(name)  # messages with the same key may have waited for it
 
@@ -622,8 +633,12 @@ class SubscriptionShard(Shard):
 
     def _snapshot(self, snapshot_id: int) -> Iterator[tuple[str, SnapshotEvent]]:
         count = len(self.subscriptions)
+        with suppress(HeadraceError):
+            log_start = self._source.find().log.start_offset
+            for subscription in self.subscriptions.values():
+                subscription.forget_redriven(log_start)
         for name, subscription in self.subscriptions.items():
-            for part in subscription.snapshot(snapshot_id, _SNAPSHOT_PART_BYTES, self._now_ms(), count):
+            for part in subscription.snapshot(snapshot_id, _SNAPSHOT_PART_BYTES, self.now_ms(), count):
                 yield name, part
 
     def _append(self, name: str, subscription: PartitionSubscription, events: Iterable[AcksEvent]) -> None:
@@ -634,7 +649,7 @@ class SubscriptionShard(Shard):
 
     def _catch_up(self, name: str, subscription: PartitionSubscription, partition: Partition) -> None:
         """Apply a changed log start of the partition to the subscription."""
-        trimmed = subscription.trimmed(partition.log.start_offset, self._now_ms())
+        trimmed = subscription.trimmed(partition.log.start_offset, self.now_ms())
         if trimmed is not None:
             self._append(name, subscription, [trimmed])
 
@@ -658,8 +673,8 @@ class SubscriptionShard(Shard):
                     name,
                     floor,
                 )
-                self._append(name, subscription, [Sought(at=self._now_ms(), floor=floor)])
-        self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
+                self._append(name, subscription, [Sought(at=self.now_ms(), floor=floor)])
+        self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self.now_ms())
 
     def _update_timer(self, name: str, subscription: PartitionSubscription) -> None:
         due_ms = subscription.next_due_ms()
@@ -668,7 +683,7 @@ class SubscriptionShard(Shard):
 
     def _on_timer(self, name: str) -> None:
         subscription = self.subscriptions[name]
-        self._append(name, subscription, subscription.expire(self._now_ms()))
+        self._append(name, subscription, subscription.expire(self.now_ms()))
         self._update_timer(name, subscription)
         self._start_dead_letters()
         self._wake(name)

@@ -97,7 +97,8 @@ def show(topic: str, ids: Sequence[str], server: str) -> None:
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @filter_option
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
-@click.option("--to", metavar="TOPIC", help="Send them to this topic instead of their origin.")
+@click.option("--to-all", is_flag=True, help="Publish copies to TOPIC, which all of its subscriptions receive.")
+@click.option("--to", metavar="TOPIC", help="Publish copies to this topic instead.")
 @click.option("--rate", type=click.IntRange(1), metavar="N", help="At most this many per second.")
 @click.option(
     "--max-redrives",
@@ -115,6 +116,7 @@ def redrive(
     *,
     wanted: Filter | None,
     everything: bool,
+    to_all: bool,
     to: str | None,
     rate: int | None,
     max_redrives: int,
@@ -122,17 +124,21 @@ def redrive(
     dry_run: bool,
     server: str,
 ) -> None:
-    """Send dead letters of TOPIC back to their origin: those with the given IDs, those that match --filter, or --all.
+    """Redrive dead letters of TOPIC: those with the given IDs, those that match --filter, or --all.
 
-    To resume an interrupted redrive, run the same command again.
+    The subscription in which a message became a dead letter receives the message again, and no other. For this, TOPIC
+    must still have the message. To resume an interrupted redrive, run the same command again.
 
     \b
     headrace dlq redrive orders orders.dlq:0:17
     headrace dlq redrive orders --filter "header.type = 'order'" --rate 100 --dry-run
     """
     selection = _selection(topic, ids, wanted, everything=everything)
-    rules = RedriveOptions(to, rate, max_redrives)
-    confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes or dry_run or bool(ids))
+    if to_all and to is not None:
+        raise click.UsageError("--to-all and --to exclude each other")
+    rules = RedriveOptions(to, rate, max_redrives, to_all)
+    target = f" to {to}" if to else " to all subscriptions" if to_all else ""
+    confirm(f"Redrive the selected dead letters of {topic}{target}?", yes or dry_run or bool(ids))
 
     def work(queue: DeadLetterQueue) -> Awaitable[RedriveResult]:
         return queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress)

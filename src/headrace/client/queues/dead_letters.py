@@ -6,8 +6,9 @@
 
 - The subscription `headrace-redrive` keeps the state: letters that were redriven or discarded are settled there. An
   interrupted redrive continues where it stopped, and concurrent ones do not interfere.
-- A letter is settled after its message is committed in the target topic. If that was not confirmed, the message is sent
-  again with the same dedup id, so that a topic with a dedup window drops the duplicate.
+- A redrive delivers a message again only to the subscription whose dead letter it is; on request it publishes a copy.
+- A letter is settled after its message is redriven. If that was not confirmed, the message is redriven again; a
+  published copy has the same dedup id then, so that a topic with a dedup window drops the duplicate.
 - Only letters that exist at the beginning are redriven: a message that dies again waits for the next redrive. A letter
   that was redriven too often is refused.
 - A letter carries the id of its topic. A queue that is opened by the name of a topic has the letters of the topic that
@@ -33,10 +34,12 @@ from headrace.client.produce.producer import Producer, ProducerSettings
 from headrace.client.queues.redrive import (
     READY,
     DeadLetter,
+    PublishingRedriver,
     RedriveOptions,
     Redriver,
     RedriveResult,
     RedriveSubscription,
+    ReturningRedriver,
 )
 from headrace.client.queues.settling import SETTLED
 from headrace.machines.queues.filters import Filter
@@ -123,15 +126,22 @@ class DeadLetterQueue:
         rules = rules or RedriveOptions()
         if rules.to == self.name:
             raise InvalidTopic(f"dead letters cannot be sent to {self.name}, where they are")
-        async with Producer(self._cluster, ProducerSettings(create_topics=False)) as producer:
-            source_id = None if rules.to is not None else await self._source_id()
+        source_id = None if rules.to is not None else await self._source_id()
 
-            async def ensure_same_source() -> None:
-                if source_id is not None and await self._source_id() != source_id:
-                    raise UnknownTopicId(f"topic {self._source} was deleted, or created again")
+        async def ensure_same_source() -> None:
+            if source_id is not None and await self._source_id() != source_id:
+                raise UnknownTopicId(f"topic {self._source} was deleted, or created again")
 
-            sending = Redriver(producer, rules, self._cluster.clock, self._has_window, source_id, ensure_same_source)
+        async def settle(sending: Redriver) -> RedriveResult:
             return await self._settle(selection, sending, limits, dry_run=dry_run, report_progress=report_progress)
+
+        if not rules.publishes:
+            return await settle(ReturningRedriver(self._cluster, rules, source_id, ensure_same_source))
+        async with Producer(self._cluster, ProducerSettings(create_topics=False)) as producer:
+            clock = self._cluster.clock
+            return await settle(
+                PublishingRedriver(producer, rules, clock, self._has_window, source_id, ensure_same_source)
+            )
 
     async def discard(
         self,

@@ -1,15 +1,18 @@
-"""Send dead letters back: lease single letters, republish their messages, settle the letters.
+"""Send dead letters back: lease single letters, redrive their messages, settle the letters.
 
 - The settlement state of dead letters is that of the subscription `headrace-redrive` of the dead-letter topic.
 - Each letter is leased by its offset, so that other letters are not touched: an unwanted lease would count as a
   delivery attempt. Letters that were leased and not redriven are released at once.
-- The message returns to its original topic and partition, or goes to another topic, where its key selects the
-  partition. Its timestamp is the current time, so that retention and expiry count from now.
+- A message is delivered again only to the subscription whose dead letter it is. It is not published again, so the log
+  of the topic must still have it.
+- Or a copy is published, which all subscriptions receive: to the original topic and partition, or to another topic,
+  where its key selects the partition. Its timestamp is the current time, so that retention and expiry count from now.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,11 +46,15 @@ from headrace.model.message_headers import (
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.model.subscription_configs import GROUP_RESOURCE
 from headrace.runtime.clock import Clock
+from headrace.wire.codec.schema import NULL_UUID
 from headrace.wire.messages.queues import (
     LeaseOffsetsRange,
     LeaseOffsetsRequest,
     LeaseOffsetsResponse,
     MessageStatusResponse,
+    RedriveItem,
+    RedriveMessagesRequest,
+    RedriveMessagesResponse,
     SettleItem,
 )
 
@@ -155,6 +162,7 @@ MAX_REDRIVES = 3
 
 _CHUNK_MAX = 100
 _CHUNK_SECONDS = 5  # at a limited rate: a lease must not expire while its letters wait
+_PUBLISH_INSTEAD = "a copy can be published for all subscriptions of the topic instead: --to-all, or to_all"
 
 
 class DeadLetter(NamedTuple):
@@ -180,11 +188,18 @@ class DeadLetter(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RedriveOptions:
     """`to`: a topic other than the original one. `rate`: messages per second. A letter that was already redriven
-    `max_redrives` times is not sent again."""
+    `max_redrives` times is not sent again. `to_all`: publish copies to the original topic, for all its subscriptions.
+    """
 
     to: str | None = None
     rate: int | None = None
     max_redrives: int = MAX_REDRIVES
+    to_all: bool = False
+
+    @property
+    def publishes(self) -> bool:
+        """Whether copies are published, instead of the messages being returned to their subscriptions."""
+        return self.to_all or self.to is not None
 
 
 @dataclass(slots=True)
@@ -200,22 +215,18 @@ class RedriveResult:
 
 
 class Redriver:
-    """`has_window` tells whether a topic has a dedup window. `source_id` is the id of the topic that now has the name
-    of the letters' origin; `ensure_same_source` raises if that has changed."""
+    """`source_id` is the id of the topic that now has the name of the letters' origin; `ensure_same_source` raises if
+    that has changed."""
 
     def __init__(
         self,
-        producer: Producer,
         options: RedriveOptions,
         clock: Clock,
-        has_window: Callable[[str], Awaitable[bool]],
         source_id: UUID | None,
         ensure_same_source: Callable[[], Awaitable[None]],
     ) -> None:
-        self._producer = producer
         self._options = options
         self._clock = clock
-        self._has_window = has_window
         self._source_id = source_id
         self._ensure_same_source = ensure_same_source
         self._next_at = 0.0
@@ -239,6 +250,96 @@ class Redriver:
     async def send(self, letters: Sequence[DeadLetter], done: set[int], outcome: RedriveResult) -> None:
         """Send letters in order, and add the offsets of those that are committed to `done`, also if a later one
         raises."""
+        raise NotImplementedError
+
+    async def _wait_for_rate(self) -> None:
+        """Return when the rate allows another letter."""
+        if self._options.rate is not None:
+            await asyncio.sleep(self._next_at - self._clock.monotonic())
+            await self._ensure_same_source()
+            self._next_at = max(self._next_at, self._clock.monotonic()) + 1 / self._options.rate
+
+
+class ReturningRedriver(Redriver):
+    """Delivers messages again to the subscription whose dead letters they are."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: RedriveOptions,
+        source_id: UUID | None,
+        ensure_same_source: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(options, cluster.clock, source_id, ensure_same_source)
+        self._cluster = cluster
+
+    async def send(self, letters: Sequence[DeadLetter], done: set[int], outcome: RedriveResult) -> None:
+        if self._options.rate is None:
+            await self._return(letters, done, outcome)
+            return
+        for letter in letters:
+            await self._wait_for_rate()
+            await self._return([letter], done, outcome)
+
+    async def _return(self, letters: Sequence[DeadLetter], done: set[int], outcome: RedriveResult) -> None:
+        groups: defaultdict[tuple[str, int], list[DeadLetter]] = defaultdict(list)
+        for letter in letters:
+            if letter.death is None or letter.death.topic != letter.origin:
+                why = f"it does not say which message of {letter.origin} it is"
+                outcome.refused.append((letter.id, f"{why}; {_PUBLISH_INSTEAD}"))
+            else:
+                groups[letter.death.subscription, letter.death.partition].append(letter)
+        for (subscription, partition), some in groups.items():
+            try:
+                failed = await self._request(subscription, TopicPartition(some[0].origin, partition), some)
+            except GroupIdNotFound as error:
+                failed = dict.fromkeys(range(len(some)), error.message)
+            for index, letter in enumerate(some):
+                if index in failed:
+                    outcome.refused.append((letter.id, f"{failed[index]}; {_PUBLISH_INSTEAD}"))
+                else:
+                    done.add(letter.id.offset)
+
+    async def _request(
+        self, subscription: str, target: TopicPartition, letters: Sequence[DeadLetter]
+    ) -> Mapping[int, str]:
+        """Redrive messages of one partition. Returns what is wrong with those that cannot be, by their index."""
+        request = RedriveMessagesRequest(
+            subscription=subscription,
+            topic=target.topic,
+            topic_id=self._source_id or NULL_UUID,
+            partition_index=target.partition,
+            items=[
+                RedriveItem(letter.death.offset, letter.redriven + 1) for letter in letters if letter.death is not None
+            ],
+        )
+
+        async def attempt() -> Mapping[int, str]:
+            leader = (await self._cluster.partition(*target)).leader
+            response: RedriveMessagesResponse = await self._cluster.call(request, node_id=leader)
+            raise_for_code(response.error_code, response.error_message)
+            return {one.index: one.error_message or "" for one in response.refused}
+
+        return await self._cluster.call_with_retries(attempt)
+
+
+class PublishingRedriver(Redriver):
+    """Publishes copies. `has_window` tells whether a topic has a dedup window."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        options: RedriveOptions,
+        clock: Clock,
+        has_window: Callable[[str], Awaitable[bool]],
+        source_id: UUID | None,
+        ensure_same_source: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(options, clock, source_id, ensure_same_source)
+        self._producer = producer
+        self._has_window = has_window
+
+    async def send(self, letters: Sequence[DeadLetter], done: set[int], outcome: RedriveResult) -> None:
         deliveries: list[tuple[DeadLetter, Delivery]] = []
         try:
             await self._ensure_same_source()
@@ -250,12 +351,6 @@ class Redriver:
                     outcome.refused.append((letter.id, error.message))
         finally:
             await _await_deliveries(deliveries, done, outcome)
-
-    async def _wait_for_rate(self) -> None:
-        if self._options.rate is not None:
-            await asyncio.sleep(self._next_at - self._clock.monotonic())
-            await self._ensure_same_source()
-            self._next_at = max(self._next_at, self._clock.monotonic()) + 1 / self._options.rate
 
     async def _submit(self, letter: DeadLetter) -> Delivery:
         record = letter.record

@@ -77,6 +77,11 @@ class ReadyRanges:
         """The lease of the messages ended, or their retry is due."""
         self._returned.add_range(first, last + 1)
 
+    def reopen(self, offset: int) -> None:
+        """A settled message is unsettled again."""
+        if offset < self._cursor:
+            self._returned.add(offset)
+
     def mark_waiting(self, first: int, last: int) -> None:
         """The messages wait for a retry. In a replay, which has no leases, they may have been ready before."""
         self._returned.remove_range(first, last + 1)
@@ -134,8 +139,12 @@ class ReadyWindow:
     not count against the limit.
     """
 
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._messages
+
     def __init__(self, settled: SettledOffsets, leases: Leases, slacks_ms: tuple[int, ...], key_slots: int) -> None:
         self.classified_to = settled.floor
+        self._offered_to = 0  # if it is above `classified_to`: how far messages have been offered before
         self._settled = settled
         self._slacks_ms = slacks_ms or (0,)
         self._key_slots = key_slots
@@ -229,6 +238,19 @@ class ReadyWindow:
         for message in self._messages_in(first, last):
             self._add_ready(message)
         self.mark_waiting(first, last)
+
+    def reopen(self, offset: int) -> None:
+        """A settled message is unsettled again, so it must be offered again. The window keeps the messages after it
+        that it has."""
+        self._offered_to = max(self._offered_to, self.classified_to)
+        self.classified_to = min(self.classified_to, offset)
+
+    def advance(self, offset: int) -> None:
+        """All messages below the offset were offered. Skip settled ones, up to where all have been offered before: else
+        a single old message would make the broker read everything after it again."""
+        if offset < self._offered_to:
+            offset = min(self._settled.next_unsettled(offset), self._offered_to)
+        self.classified_to = offset
 
     def mark_waiting(self, first: int, last: int) -> None:
         """The lease of the messages ended, so they may have expired meanwhile."""

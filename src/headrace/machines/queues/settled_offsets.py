@@ -90,6 +90,18 @@ class SettledOffsets:
                 self._above.remove_range(self.floor, floor)
             self.floor = floor
 
+    def remove(self, offset: int) -> None:
+        """Make one offset unsettled again. The floor moves back to an offset below it."""
+        if offset < self.floor:
+            self._above.add_range(offset + 1, self.floor)
+            self.floor = offset
+        else:
+            self._above.discard(offset)
+
+    def next_unsettled(self, offset: int) -> int:
+        """Return the first unsettled offset at or after an offset."""
+        return max(self.floor, first_absent(self._above, offset))
+
     def unsettled(self, first: int, end: int) -> Iterator[Range]:
         """Return the unsettled ranges from `first` to below `end`; the set must not change during the iteration."""
         first = max(first, self.floor)

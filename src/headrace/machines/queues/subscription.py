@@ -6,6 +6,8 @@
       |                        '--reject, attempt limit---> dying --dead letter written--> settled
       '--release---------------'
 
+    A settled message that is redriven becomes ready again, as if it had never been delivered.
+
 - Durable state changes only in `apply`, which cannot fail: replaying the acks log, from the beginning or from a
   snapshot, gives the same state. Questions (`settle`, `expire`, `offer`, ...) return events, which the broker appends
   and applies in the same step. Leases are not in the log; the ready and waiting messages are derived.
@@ -20,7 +22,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -51,6 +54,7 @@ from headrace.wire.state_records.acks_records import (
     Created,
     Deleted,
     Failed,
+    Redriven,
     Settled,
     SettledHow,
     SnapshotEvent,
@@ -59,9 +63,18 @@ from headrace.wire.state_records.acks_records import (
 
 _BURSTS_PER_SECOND = 10  # splits the rate, so that a second's messages do not come at once
 _FAILURE_BYTES = 100  # in a snapshot: upper bound for five numbers with commas
+_REDRIVEN_BYTES = 40  # in a snapshot: upper bound for two numbers with commas
 _REASON_FACTOR = 6  # bytes per character in JSON, at most
 
 FailedRange: TypeAlias = tuple[int, int, int, int, str, bool]
+
+
+class _SnapshotContent(NamedTuple):
+    """The fields of one part of a snapshot."""
+
+    settled: bytes = b""
+    failed: Sequence[FailedRange] = ()
+    redriven: Sequence[tuple[int, int]] = ()
 
 
 class PartitionSubscription:
@@ -76,6 +89,7 @@ class PartitionSubscription:
         self._rate = RateLimiter(config.headrace_rate or None)
         self._throttled_until_ms: int | None = None
         self._settled: SettledOffsets
+        self._redriven: dict[int, int]  # how many times messages were redriven, by offset
         self._failures: DeliveryFailures
         self._leases: Leases
         self._window: ReadyWindow | None
@@ -103,6 +117,9 @@ class PartitionSubscription:
                     self._settle(first, last)
             case Failed():
                 self._fail(event)
+            case Redriven():
+                for offset, count in event.messages:
+                    self._reopen(offset, count)
             case Created() | Sought():
                 self._begin_at(event.floor)
             case Deleted():
@@ -116,6 +133,7 @@ class PartitionSubscription:
                 self._settled.add_slice(part.settled)
             for failed in part.failed:
                 self._failures.fail(DeliveryFailure(*failed))
+            self._redriven.update(part.redriven)
 
     def snapshot(
         self, snapshot_id: int, chunk_bytes_max: int, now_ms: int, subscriptions: int = 1
@@ -125,14 +143,15 @@ class PartitionSubscription:
         `subscriptions` tells the reader how many subscriptions have a snapshot with this id.
         """
         slices = self._settled.slices(chunk_bytes_max * 3 // 4)  # base64 adds a third
-        contents: list[tuple[bytes, list[FailedRange]]] = [(piece, []) for piece in slices]
-        contents += [(b"", piece) for piece in _failed_range_chunks(self._failures, chunk_bytes_max)]
-        contents = contents or [(b"", [])]
+        contents: list[_SnapshotContent] = [_SnapshotContent(settled=piece) for piece in slices]
+        contents += [_SnapshotContent(failed=piece) for piece in _failed_range_chunks(self._failures, chunk_bytes_max)]
+        redriven = iter(sorted(self._redriven.items()))
+        while piece := list(islice(redriven, max(chunk_bytes_max // _REDRIVEN_BYTES, 1))):
+            contents.append(_SnapshotContent(redriven=piece))
+        contents = contents or [_SnapshotContent()]
         return [
-            SnapshotEvent(
-                now_ms, snapshot_id, number, len(contents), subscriptions, self.floor, settled=piece, failed=failed
-            )
-            for number, (piece, failed) in enumerate(contents, 1)
+            SnapshotEvent(now_ms, snapshot_id, number, len(contents), subscriptions, self.floor, **content._asdict())
+            for number, content in enumerate(contents, 1)
         ]
 
     def reconfigure(self, config: SubscriptionConfig) -> None:
@@ -171,7 +190,7 @@ class PartitionSubscription:
                 continue  # its batch is offered again because of later messages
             undelivered["gap"] += self._settled.unsettled(expected, offset)
             expected = offset + 1
-            if offset in self._settled or offset in self._failures.dying:
+            if offset in self._settled or offset in self._failures.dying or offset in window:
                 continue
             is_leased = self._leases.at(offset) is not None
             if not is_leased and not message.matches:
@@ -181,7 +200,7 @@ class PartitionSubscription:
             else:
                 window.admit(message, now_ms, is_free=not is_leased and offset not in self._failures.waiting)
         undelivered["gap"] += self._settled.unsettled(expected, next_offset)
-        window.classified_to = max(next_offset, expected)
+        window.advance(max(next_offset, expected))
         self.stats.filtered += len(undelivered["filtered"])
         self.stats.expired += len(undelivered["expired"])
         return [Settled(now_ms, how, merge_adjacent(ranges)) for how, ranges in undelivered.items() if ranges]
@@ -272,6 +291,20 @@ class PartitionSubscription:
             self._leases.put(msgspec.structs.replace(lease, until_ms=until_ms))
         self.stats.extends += last - first + 1
 
+    def redrive(self, messages: Iterable[tuple[int, int]], now_ms: int) -> list[AcksEvent]:
+        """Deliver settled messages again; each is an offset, and how many times the message has been redriven then.
+        Messages that are not settled, or were redriven so many times, stay as they are: the request was repeated."""
+        new = [(at, count) for at, count in messages if at in self._settled and not self.has_redriven(at, count)]
+        return [Redriven(now_ms, new)] if new else []
+
+    def has_redriven(self, offset: int, count: int) -> bool:
+        """Whether the message was redriven at least so many times."""
+        return self._redriven.get(offset, 0) >= count
+
+    def forget_redriven(self, log_start: int) -> None:
+        """Forget the counts of messages that the log no longer has; they cannot be redriven."""
+        self._redriven = {at: count for at, count in self._redriven.items() if at >= log_start}
+
     def release_member(self, member: str, now_ms: int) -> list[AcksEvent]:
         """Release the leases of a removed member, which count as failed deliveries."""
         leases = [lease for lease in self._leases if lease.member == member]
@@ -294,10 +327,13 @@ class PartitionSubscription:
         the iteration."""
         offset = self.floor
         while (dying := self._failures.next_dying(offset)) is not None:
-            yield dying
+            yield dying._replace(redriven=self._redriven.get(dying.offset, 0))
             offset = dying.offset + 1
 
     # Queries
+
+    def is_settled(self, offset: int) -> bool:
+        return offset in self._settled
 
     def state_of(self, offset: int) -> DeliveryState:
         if offset in self._settled:
@@ -328,6 +364,7 @@ class PartitionSubscription:
 
     def _begin_at(self, floor: int) -> None:
         self._settled = SettledOffsets(floor)
+        self._redriven = {}
         self._failures = DeliveryFailures(self.config.share_delivery_count_limit)
         self._leases = Leases()
         self._derive_ready()
@@ -338,6 +375,12 @@ class PartitionSubscription:
         if config.opens_messages:
             self._window = ReadyWindow(self._settled, self._leases, config.slacks_ms, config.headrace_key_concurrency)
         self._ready = self._window or ReadyRanges(self._settled, self._failures, self._leases)
+
+    def _reopen(self, offset: int, count: int) -> None:
+        self._redriven[offset] = count
+        if offset in self._settled:
+            self._settled.remove(offset)
+            self._ready.reopen(offset)
 
     def _settle(self, first: int, last: int) -> None:
         self._settled.add(first, last)

@@ -35,11 +35,13 @@ class ClassifiedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class UndeliverableMessage(NamedTuple):
-    """A message that reached the delivery limit or was rejected, and becomes a dead letter."""
+    """A message that reached the delivery limit or was rejected, and becomes a dead letter. `redriven`: how many times
+    it was redriven before."""
 
     offset: int
     attempts: int
     reason: str
+    redriven: int = 0
 
 
 class Ack(NamedTuple):

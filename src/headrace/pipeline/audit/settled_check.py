@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from headrace.machines.queues.settled_offsets import present_ranges
 from headrace.machines.queues.subscription_values import Range
-from headrace.model.message_headers import DEAD_LETTER_HEADERS, dead_letter_origin
+from headrace.model.message_headers import DEAD_LETTER_HEADERS, REDRIVEN, dead_letter_origin
 from headrace.model.names import DEAD_LETTER_SUFFIX, acks_topic
 from headrace.pipeline.audit.findings import LISTED_MAX, AuditFinding, range_findings
 from headrace.pipeline.audit.record_comparison import Kind, RecordDigest, differing_fields
@@ -32,6 +32,7 @@ from headrace.wire.state_records.acks_records import (
     Created,
     Deleted,
     Failed,
+    Redriven,
     Settled,
     SettledHow,
     SnapshotEvent,
@@ -49,7 +50,7 @@ class SubscriptionLedger:
     """The state of one subscription in one partition, built from the events of its acks log. Pure.
 
     `is_known`: the state is complete, so every event counts. Offsets below the ack floor do not concern the
-    subscription. A seek clears settlements and failures, but not `twice` and `deaths`.
+    subscription. A seek clears settlements and failures, but not `twice`, `deaths` and `redriven`.
     """
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class SubscriptionLedger:
         self.exists = False
         self.twice = BitMap64()
         self.deaths: Counter[int] = Counter()
+        self.redriven = BitMap64()
         self._parts: list[SnapshotEvent] = []
         self._begin(0)
 
@@ -75,6 +77,9 @@ class SubscriptionLedger:
                     if event.how == "expired":
                         self._expire(self.removed if event.by_retention else self.expired, first, last)
                     self._settle(event.how, first, last)
+            case Redriven():
+                for offset, _ in event.messages:
+                    self._reopen(offset)
             case Failed():
                 self.failures.append(event)
 
@@ -117,6 +122,16 @@ class SubscriptionLedger:
         self.removed = BitMap64()  # removed by retention before they were settled
         self.expired = BitMap64()  # expired by their time to live before they were settled
         self.failures: list[Failed] = []
+
+    def _reopen(self, offset: int) -> None:
+        """The message was redriven: it is delivered again, and may be settled once more."""
+        self.redriven.add(offset)
+        if offset < self.floor:  # the floor is that of a snapshot
+            self.settled.add_range(offset + 1, self.floor)
+            self.floor = offset
+        self.settled.discard(offset)
+        for offsets in (*self.by_type.values(), self.removed, self.expired):
+            offsets.discard(offset)
 
     def _add_part(self, part: SnapshotEvent) -> None:
         if self.is_known:
@@ -202,7 +217,8 @@ def check_settled(read: ReadSource, letters: Mapping[int, frozenset[int]], task:
     findings = capped(_findings(task, ledger, judged))
     deaths = list(_dead_messages(read, task, ledger))
     own_letters = letters.get(task.partition, frozenset())
-    undead = (offset for offset in own_letters if not ledger.deaths[offset])
+    # A message that was redriven had become a dead letter, even if the log no longer has that event.
+    undead = (offset for offset in own_letters if not ledger.deaths[offset] and offset not in ledger.redriven)
     worked = {offset: how for offset in undead if (how := ledger.settled_otherwise(offset)) is not None}
     return SettledPart(task.partition, len(judged), findings, deaths, worked, True, len(ledger.expired))
 
@@ -342,6 +358,7 @@ def _dead_messages(read: ReadSource, task: SettledTask, ledger: SubscriptionLedg
 
 
 def _without_dead_letter_headers(entry: RecordDigest) -> RecordDigest:
-    """Without the headers that a dead letter adds, among them the dedup id."""
-    headers = tuple((name, value) for name, value in entry.headers if name not in DEAD_LETTER_HEADERS)
+    """Without the headers that a dead letter adds or changes, among them the dedup id."""
+    added = (*DEAD_LETTER_HEADERS, REDRIVEN)
+    headers = tuple((name, value) for name, value in entry.headers if name not in added)
     return msgspec.structs.replace(entry, headers=headers)

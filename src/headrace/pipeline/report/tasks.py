@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.pipeline.audit.settled_check import SubscriptionLedger, read_events
 from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, TopicSource
-from headrace.wire.state_records.acks_records import AcksEvent, Created, Failed, Settled, Sought
+from headrace.wire.state_records.acks_records import AcksEvent, Created, Failed, Redriven, Settled, Sought
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 WINDOWS_MS: Final = (
@@ -231,6 +231,9 @@ def _settling(event: AcksEvent, ledger: SubscriptionLedger, published: _PublishT
         case Sought():
             before = ledger.settled_count(0, published.end)
             return SettleFigures(gone=event.floor - before)
+        case Redriven():
+            settled = sum(ledger.settled_count(offset, offset + 1) for offset, _ in event.messages)
+            return SettleFigures(gone=-settled)
         case _:
             return None
 

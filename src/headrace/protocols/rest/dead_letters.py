@@ -74,12 +74,15 @@ class DeadLetterList(msgspec.Struct):
 
 
 class Redrive(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters to redrive, by ids or by filter, or all of them; the target topic, by default their origin;
-    the rate in messages per second; the maximum number; and how many times they may have been redriven before."""
+    """Which dead letters to redrive, by ids or by filter, or all of them. By default, only this subscription receives
+    the messages again, which the topic must still have. With `to_all`, copies are published to the topic, for all of
+    its subscriptions; with `to`, to another topic. Further fields are the rate in messages per second, the maximum
+    number, and how many times the messages may have been redriven before."""
 
     message_ids: _Ids | UnsetType = UNSET
     filter: str | None = None
     to: Annotated[str, Meta(min_length=1, max_length=249)] | None = None
+    to_all: bool = False
     rate: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     max: _Max = _SETTLED
     max_redrives: Annotated[int, Meta(ge=1, le=1_000_000)] = MAX_REDRIVES
@@ -146,7 +149,10 @@ class DeadLetterRoutes:
         if body.to is not None:
             ensure_writable(body.to)
             request.caller.require(Verb.PUBLISH, body.to)
-        options, limits = RedriveOptions(body.to, body.rate, body.max_redrives), SettleLimits(body.max, _SECONDS)
+            if body.to_all:
+                raise Problem(422, "invalid_body", "`to` and `to_all` exclude each other", "specify one of them")
+        options = RedriveOptions(body.to, body.rate, body.max_redrives, body.to_all)
+        limits = SettleLimits(body.max, _SECONDS)
         return await self._settle(
             request, body, lambda queue, selected: queue.redrive(selected, options, dry_run=body.dry_run, limits=limits)
         )

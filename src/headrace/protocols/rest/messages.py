@@ -26,8 +26,10 @@ _READ_COMMITTED = 1
 
 
 class AckStatus(msgspec.Struct):
-    """`state` is ready, leased, waiting (for a retry), dying (until its dead letter is written) or settled. `how` and
-    `at` are the kind and time of the settlement or of the last failure. `until` is the end of the lease or the wait."""
+    """`state` is ready, leased, waiting (for a retry), dying (until its dead letter is written) or settled. `attempts`
+    is the number of deliveries, including the current one; 0 if a settled message was not delivered, or if the events
+    from before its settlement were deleted. `how` and `at` are the kind and time of the settlement or of the last
+    failure. `until` is the end of the lease or the wait."""
 
     subscription: str
     state: str

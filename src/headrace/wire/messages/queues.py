@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from headrace.wire.codec.schema import (
     BOOL,
     INT8,
@@ -10,6 +12,7 @@ from headrace.wire.codec.schema import (
     INT64,
     RECORDS,
     STRING,
+    UUID16,
     ApiMessage,
     Chunk,
     Part,
@@ -279,8 +282,9 @@ class MessageStatusRequest(ApiMessage, versions=(0, 0), flexible_since=0):
 
 
 class SubscriptionStatus(Part):
-    """`attempts` is the number of known deliveries. `at_ms` is the time of the settlement or of the last failure,
-    `until_ms` the end of the lease or of the wait; -1 if there is none. `reason` is that of the last failure."""
+    """`attempts` is the number of known deliveries; 0 for a settled message without history. `at_ms` is the time of the
+    settlement or of the last failure, `until_ms` the end of the lease or of the wait; -1 if there is none. `reason` is
+    that of the last failure."""
 
     offset: int = wire(INT64)
     subscription: str = wire(STRING)
@@ -298,6 +302,34 @@ class MessageStatusResponse(ApiMessage, versions=(0, 0), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     statuses: list[SubscriptionStatus] = array(SubscriptionStatus)
+
+
+# RedriveMessages (10015): deliver settled messages of one subscription again. The partition's leader responds.
+# `topic_id` is that of the dead letters: the name may belong to another topic.
+
+
+class RedriveItem(Part):
+    """`redriven`: how many times the message has been redriven, including this time."""
+
+    offset: int = wire(INT64)
+    redriven: int = wire(INT32)
+
+
+class RedriveMessagesRequest(ApiMessage, versions=(0, 0), flexible_since=0):
+    subscription: str = wire(STRING)
+    topic: str = wire(STRING)
+    topic_id: UUID = wire(UUID16)
+    partition_index: int = wire(INT32)
+    items: list[RedriveItem] = array(RedriveItem)
+
+
+class RedriveMessagesResponse(ApiMessage, versions=(0, 0), flexible_since=0):
+    """`refused` are the messages that cannot be redriven, by their index in the request."""
+
+    throttle_time_ms: int = wire(INT32)
+    error_code: int = wire(INT16)
+    error_message: str | None = wire(STRING, nullable=0, default=None)
+    refused: list[FailedSettleItem] = array(FailedSettleItem)
 
 
 # DescribePushes (10012): return all webhooks, including their secrets, for the processes that push. Any broker

@@ -65,6 +65,13 @@ class Sought(_Event, frozen=True):
     floor: Number
 
 
+class Redriven(_Event, frozen=True):
+    """Settled messages that are delivered again, without failed attempts. Each is an offset, and how many times the
+    message has been redriven."""
+
+    messages: Sequence[tuple[Number, Number]]
+
+
 class Reconciled(_Event, frozen=True):
     """The state of all subscriptions applies to the log of the topic at the beginning of leader epoch `epoch`.
 
@@ -91,11 +98,13 @@ class SnapshotEvent(_Event, frozen=True, tag="snapshot"):
     """A slice of the 64-bit roaring bitmap of the settled offsets above the ack floor, in the portable format."""
     failed: Sequence[tuple[Number, Number, Number, int, str, bool]] = ()
     """The fields of `Failed` for each range."""
+    redriven: Sequence[tuple[Number, Number]] = ()
+    """The messages that were redriven, as in `Redriven`; they may be settled again."""
     epoch: int = -1
     """The epoch of the last `Reconciled`."""
 
 
-AcksEvent: TypeAlias = Created | Deleted | Settled | Failed | Sought | Reconciled | SnapshotEvent
+AcksEvent: TypeAlias = Created | Deleted | Settled | Failed | Sought | Redriven | Reconciled | SnapshotEvent
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(AcksEvent).decode

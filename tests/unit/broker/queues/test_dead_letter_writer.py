@@ -31,8 +31,9 @@ class FakeDeadLetterProducer:
         simulated_broker.broker.subscriptions._dead_letter = self.dead_letter
 
     async def dead_letter(
-        self, topic: str, index: int, offset: int, subscription: str, attempts: int, reason: str
+        self, topic: str, index: int, offset: int, subscription: str, attempts: int, reason: str, redriven: int
     ) -> None:
+        assert redriven == 0
         assert (topic, index) == ("jobs", 0)
         self.calls.append((offset, subscription, attempts, reason))
         for coroutine in self.during:

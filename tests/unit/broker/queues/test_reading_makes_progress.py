@@ -223,7 +223,7 @@ class Loops:
     async def dead_letters(self) -> None:
         expected = set(self.visible(committed_only=False))
         for offset in range(self._partition.high_watermark):
-            found = await self.run(dead_letters._read_message(self._partition, offset))
+            found = await self.run(dead_letters.read_message(self._partition, offset))
             assert (found is not None) == (offset in expected), offset
 
     async def fetch(self, isolation_level: int) -> None:

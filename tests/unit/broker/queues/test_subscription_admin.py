@@ -203,7 +203,7 @@ async def test_the_status_of_a_message_shows_each_state(simulated_broker: Simula
     assert abs(one.until_ms - failed_ms - 5000) <= 20
     await simulated_broker.pass_time(6)
     await member.ack(await member.lease())
-    assert await message_status() == ("settled", 0, None, None, "ack")
+    assert await message_status() == ("settled", 2, None, None, "ack")
     (one,) = await status(simulated_broker, 0)
     assert abs(one.at_ms - simulated_broker.host.clock.now_ms()) <= 20
 

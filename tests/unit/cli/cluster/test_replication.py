@@ -40,7 +40,7 @@ def test_with_wait_the_command_returns_when_all_partitions_have_their_replicas(h
     alter(harness, "orders", "--replicas", "3", "--wait")
     assert sorted(harness.there.records["orders", 0].replicas) == [1, 2, 3]
     assert harness.there.records["orders", 0].replicas[0] == 2
-    assert harness.stderr.endswith("1 partitions have been moved\n")
+    assert harness.stderr.endswith("1 partition moved\n")
 
 
 def test_a_dry_run_shows_the_replicas_and_changes_nothing(harness: ClusterCommandRunner) -> None:

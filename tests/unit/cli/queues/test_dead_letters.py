@@ -103,15 +103,25 @@ def test_show_prints_the_complete_dead_letter(harness: DlqCommandRunner, capsys:
 def test_the_selected_dead_letters_are_redriven(
     harness: DlqCommandRunner, chosen: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert harness.run("redrive", "orders", *chosen) == 0
+    assert harness.run("redrive", "orders", *chosen, "--to-all") == 0
     assert (harness.orders, harness.left) == ([b"bb"], 1)
     assert capsys.readouterr().err == "1 of 1 redriven\n"
 
 
 def test_all_remaining_dead_letters_are_redriven(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
-    assert harness.run("redrive", "orders", "--all", "--yes", "--rate", "100") == 0
+    assert harness.run("redrive", "orders", "--all", "--to-all", "--yes", "--rate", "100") == 0
     assert (harness.orders, harness.left) == ([b"bb", b"c"], 0)
     assert capsys.readouterr().err == "2 of 2 redriven\n"
+
+
+def test_a_dead_letter_whose_subscription_is_gone_is_reported_with_the_alternative(
+    harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert harness.run("redrive", "orders", "0:1") == 1
+    assert (harness.orders, harness.left) == ([], 2)
+    output = capsys.readouterr().err
+    assert "orders.dlq:0:1 was not settled: topic orders has no subscription workers" in output
+    assert "--to-all" in output
 
 
 def test_a_settled_dead_letter_is_skipped(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +192,7 @@ def test_the_error_names_the_missing_topic_not_its_dead_letter_topic(
     [
         (("redrive", "orders"), "specify exactly one of IDs, --filter and --all"),
         (("redrive", "orders", "0:1", "--all"), "specify exactly one of"),
+        (("redrive", "orders", "0:1", "--to-all", "--to", "x"), "--to-all and --to exclude each other"),
         (("discard", "orders"), "specify exactly one of"),
         (("redrive", "orders", "first"), "'orders.dlq:first' is not a message id"),
         (("list", "orders", "--filter", "colour"), "invalid filter at character 1"),

@@ -20,7 +20,13 @@ from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
-from headrace.client.queues.redrive import DeadLetter, RedriveOptions, Redriver, RedriveResult, redriven_headers
+from headrace.client.queues.redrive import (
+    DeadLetter,
+    PublishingRedriver,
+    RedriveOptions,
+    RedriveResult,
+    redriven_headers,
+)
 from headrace.machines.queues.filters import compile_filter
 from headrace.model.errors import (
     HeadraceError,
@@ -44,6 +50,7 @@ from headrace.testkit.world import World
 from headrace.wire.messages.queues import LeaseOffsetsRequest
 
 ALL = DeadLetterSelection()
+COPIES = RedriveOptions(to_all=True)
 
 
 async def die(broker: Broker, cluster: Cluster, *values: bytes, attempts: int = 5) -> None:
@@ -117,16 +124,16 @@ def test_dead_letters_in_a_partition_that_was_added_through_another_client_are_f
 def test_a_topic_without_dead_letters_gives_an_error() -> None:
     async def scenario(_: Broker, __: Cluster, queue: DeadLetterQueue) -> None:
         with pytest.raises(UnknownTopicOrPartition, match=r"there is no topic 'orders\.dlq'"):
-            await queue.redrive(ALL)
+            await queue.redrive(ALL, COPIES)
 
     with_dead(scenario)
 
 
 def test_all_are_sent_back_once() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
-        outcome = await queue.redrive(ALL)
+        outcome = await queue.redrive(ALL, COPIES)
         assert outcome == RedriveResult(chosen=3, settled=3)
-        again = await queue.redrive(ALL)
+        again = await queue.redrive(ALL, COPIES)
         assert again == RedriveResult()
         assert await values(cluster) == [b"a", b"b", b"c", b"a", b"b", b"c"]
         sent = (await stored(cluster))[-1]
@@ -138,11 +145,11 @@ def test_all_are_sent_back_once() -> None:
 def test_a_dead_letter_is_redriven_by_its_id() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         one = DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 1)])
-        assert await queue.redrive(one) == RedriveResult(chosen=1, settled=1)
-        assert await queue.redrive(one) == RedriveResult(chosen=1, settled_before=1)
+        assert await queue.redrive(one, COPIES) == RedriveResult(chosen=1, settled=1)
+        assert await queue.redrive(one, COPIES) == RedriveResult(chosen=1, settled_before=1)
         assert (await values(cluster))[3:] == [b"b"]
         assert [state async for _, state in queue.letters()] == ["ready", "settled", "ready"]
-        assert await queue.redrive(ALL) == RedriveResult(chosen=3, settled=2, settled_before=1)
+        assert await queue.redrive(ALL, COPIES) == RedriveResult(chosen=3, settled=2, settled_before=1)
 
     with_dead(scenario, b"a", b"b", b"c")
 
@@ -163,7 +170,7 @@ def test_an_id_of_no_dead_letter_is_rejected(text: str) -> None:
     async def scenario(_: Broker, __: Cluster, queue: DeadLetterQueue) -> None:
         topic, partition, offset = text.split(":")
         with pytest.raises(InvalidRequest, match=f"there is no dead letter {text}"):
-            await queue.redrive(DeadLetterSelection(ids=[MessageId(topic, int(partition), int(offset))]))
+            await queue.redrive(DeadLetterSelection(ids=[MessageId(topic, int(partition), int(offset))]), COPIES)
 
     with_dead(scenario, b"a")
 
@@ -171,7 +178,7 @@ def test_an_id_of_no_dead_letter_is_rejected(text: str) -> None:
 def test_a_filter_leaves_the_others_untouched() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         wanted = compile_filter("header.type = 'b' and header.headrace-dead-reason like 'bo%'")
-        assert await queue.redrive(DeadLetterSelection(wanted=wanted)) == RedriveResult(chosen=2, settled=2)
+        assert await queue.redrive(DeadLetterSelection(wanted=wanted), COPIES) == RedriveResult(chosen=2, settled=2)
         assert (await values(cluster))[4:] == [b"b1", b"b2"]
         assert await queue.count() == 2
 
@@ -180,9 +187,9 @@ def test_a_filter_leaves_the_others_untouched() -> None:
 
 def test_a_dry_run_changes_nothing() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
-        assert await queue.redrive(ALL, dry_run=True) == RedriveResult(chosen=2, settled=2)
+        assert await queue.redrive(ALL, COPIES, dry_run=True) == RedriveResult(chosen=2, settled=2)
         assert len(await values(cluster)) == 2
-        await queue.redrive(DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 1)]))
+        await queue.redrive(DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 1)]), COPIES)
         assert await queue.discard(ALL, dry_run=True) == RedriveResult(chosen=2, settled=1, settled_before=1)
         assert [state async for _, state in queue.letters()] == ["ready", "settled"]
 
@@ -194,7 +201,7 @@ def test_discarded_letters_are_not_redriven() -> None:
         assert await queue.discard(DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 0)])) == RedriveResult(
             chosen=1, settled=1
         )
-        assert await queue.redrive(ALL) == RedriveResult(chosen=1, settled=1)
+        assert await queue.redrive(ALL, COPIES) == RedriveResult(chosen=1, settled=1)
         assert await values(cluster) == [b"a", b"b", b"b"]
 
     with_dead(scenario, b"a", b"b")
@@ -215,24 +222,28 @@ def test_letters_can_be_sent_to_another_topic() -> None:
 def test_a_letter_that_came_back_too_often_stays() -> None:
     async def scenario(broker: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         for turn in range(2):
-            assert await queue.redrive(ALL, RedriveOptions(max_redrives=2)) == RedriveResult(chosen=1, settled=1)
+            assert await queue.redrive(ALL, RedriveOptions(to_all=True, max_redrives=2)) == RedriveResult(
+                chosen=1, settled=1
+            )
             await broker.dead_letters.dead_letter("orders", 0, turn + 1, "workers", 5, "boom again")
-        outcome = await queue.redrive(ALL, RedriveOptions(max_redrives=2))
+        outcome = await queue.redrive(ALL, RedriveOptions(to_all=True, max_redrives=2))
         rejected = [(MessageId("orders.dlq", 0, 2), "it came back 2 times already")]
         assert outcome == RedriveResult(chosen=1, refused=rejected)
         assert await queue.count() == 1
-        assert await queue.redrive(ALL, RedriveOptions(max_redrives=3)) == RedriveResult(chosen=1, settled=1)
+        assert await queue.redrive(ALL, RedriveOptions(to_all=True, max_redrives=3)) == RedriveResult(
+            chosen=1, settled=1
+        )
 
     with_dead(scenario, b"a")
 
 
 def test_messages_that_die_during_a_redrive_wait_for_the_next_one() -> None:
     async def scenario(broker: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
-        redriving = asyncio.create_task(queue.redrive(ALL, RedriveOptions(rate=2)))
+        redriving = asyncio.create_task(queue.redrive(ALL, RedriveOptions(to_all=True, rate=2)))
         await asyncio.sleep(2)
         await die(broker, cluster, b"new")
         assert await redriving == RedriveResult(chosen=12, settled=12)
-        assert await queue.redrive(ALL) == RedriveResult(chosen=1, settled=1)
+        assert await queue.redrive(ALL, COPIES) == RedriveResult(chosen=1, settled=1)
 
     with_dead(scenario, *(b"%d" % at for at in range(12)))
 
@@ -254,7 +265,7 @@ async def test_letters_that_were_sent_before_a_failure_count_as_sent() -> None:
     async def ensure_same_source() -> None: ...
 
     records = [ConsumedRecord("orders.dlq", 0, at, 0, None, b"%d" % at, ()) for at in range(4)]
-    sending = Redriver(
+    sending = PublishingRedriver(
         cast("Producer", Failing()), RedriveOptions(), SystemClock(), has_window, None, ensure_same_source
     )
     done: set[int] = set()
@@ -270,7 +281,7 @@ def test_a_rate_is_kept() -> None:
         began = cluster.clock.monotonic()
         result: list[int] = []
         outcome = await queue.redrive(
-            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: result.append(so_far.settled)
+            ALL, RedriveOptions(to_all=True, rate=2), report_progress=lambda so_far: result.append(so_far.settled)
         )
         assert outcome.settled == result[-1] == 20
         assert 9.4 <= cluster.clock.monotonic() - began < 12
@@ -284,7 +295,7 @@ def test_a_missing_target_topic_loses_no_dead_letter() -> None:
         for _attempt in range(7):
             with pytest.raises(UnknownTopicOrPartition):
                 await queue.redrive(ALL, RedriveOptions(to="missing"))
-        assert await queue.redrive(ALL) == RedriveResult(chosen=2, settled=2)
+        assert await queue.redrive(ALL, COPIES) == RedriveResult(chosen=2, settled=2)
         assert await values(cluster) == [b"a", b"b", b"a", b"b"]
 
     with_dead(scenario, b"a", b"b")
@@ -293,7 +304,7 @@ def test_a_missing_target_topic_loses_no_dead_letter() -> None:
 def test_a_dead_letter_rejected_by_its_topic_stays_and_the_others_are_redriven() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         await TopicAdmin(cluster).alter_configs("orders", set_to={"max.message.bytes": "200"})
-        outcome = await queue.redrive(ALL)
+        outcome = await queue.redrive(ALL, COPIES)
         assert (outcome.chosen, outcome.settled) == (3, 2)
         ((letter_id, why),) = outcome.refused
         assert letter_id.offset == 1
@@ -305,14 +316,14 @@ def test_a_dead_letter_rejected_by_its_topic_stays_and_the_others_are_redriven()
 
 def test_an_interrupted_redrive_continues_where_it_stopped() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
-        first = asyncio.create_task(queue.redrive(ALL, RedriveOptions(rate=2)))
+        first = asyncio.create_task(queue.redrive(ALL, RedriveOptions(to_all=True, rate=2)))
         await asyncio.sleep(9)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         sent = len(await values(cluster)) - 30
         assert 0 < sent < 30
-        again = await queue.redrive(ALL)
+        again = await queue.redrive(ALL, COPIES)
         assert again.settled == 30 - sent
         assert sorted(value or b"" for value in (await values(cluster))[30:]) == sorted(b"%d" % at for at in range(30))
 
@@ -323,7 +334,7 @@ def test_two_at_a_time_send_each_letter_once() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         other = DeadLetterQueue(cluster, "orders")
         async with asyncio.TaskGroup() as tasks:
-            both = [tasks.create_task(one.redrive(ALL, RedriveOptions(rate=50))) for one in (queue, other)]
+            both = [tasks.create_task(one.redrive(ALL, RedriveOptions(to_all=True, rate=50))) for one in (queue, other)]
         assert sum(task.result().settled for task in both) == 40
         assert len(await values(cluster)) == 80
 
@@ -342,9 +353,9 @@ def test_a_letter_that_was_sent_but_not_settled_is_stored_once_where_ids_are_kno
         with monkeypatch.context() as patched:
             patched.setattr(queue._leases, "_settle", lost)
             with pytest.raises(HeadraceError, match="the connection broke"):
-                await queue.redrive(ALL)
+                await queue.redrive(ALL, COPIES)
         await asyncio.sleep(400)  # the lease ends
-        outcome = await queue.redrive(ALL)
+        outcome = await queue.redrive(ALL, COPIES)
         assert outcome.settled == 2
         assert await values(cluster) == [b"a", b"b", b"a", b"b"]
 
@@ -366,7 +377,7 @@ def test_dead_letters_leased_by_a_lost_response_are_redriven(
             return response
 
         monkeypatch.setattr(cluster, "call", lose_first)
-        assert await queue.redrive(ALL) == RedriveResult(chosen=2, settled=2)
+        assert await queue.redrive(ALL, COPIES) == RedriveResult(chosen=2, settled=2)
         assert await values(cluster) == [b"a", b"b", b"a", b"b"]
 
     with_dead(scenario, b"a", b"b")
@@ -385,7 +396,7 @@ def test_a_message_written_by_a_client_to_the_dead_letter_topic_is_redriven_to_t
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         async with Producer(cluster) as producer:
             await producer.publish("orders.dlq", b"by hand")
-        assert await queue.redrive(ALL) == RedriveResult(chosen=2, settled=2)
+        assert await queue.redrive(ALL, COPIES) == RedriveResult(chosen=2, settled=2)
         sent = [record for record in await stored(cluster) if record.value == b"by hand"]
         assert [header_text(record.headers, REDRIVEN) for record in sent] == ["1"]
 
@@ -398,7 +409,7 @@ def test_a_forged_dead_letter_is_sent_nowhere_but_to_the_topic_of_its_queue() ->
         forged = with_dead_letter_headers([], DeadLetterOrigin("boom", 5, "workers", "ledger", 0, 0, 1))
         async with Producer(cluster) as producer:
             await producer.publish("orders.dlq", b"forged", headers=forged, partition=0)
-        outcome = await queue.redrive(ALL)
+        outcome = await queue.redrive(ALL, COPIES)
         assert outcome.settled == 2
         assert await values(cluster, "ledger") == []
         assert sorted(map(str, await values(cluster))) == ["b'a'", "b'a'", "b'forged'"]

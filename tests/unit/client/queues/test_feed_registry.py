@@ -102,7 +102,7 @@ def test_a_message_that_is_redelivered_again_and_again_is_counted_once() -> None
         watching.cancel()
         await feed.close()
 
-    with_queue(scenario)
+    with_queue(scenario, headrace_retry_backoff_ms="0", share_delivery_count_limit="5")
 
 
 def test_settlements_in_this_process_return_credit_at_once() -> None:

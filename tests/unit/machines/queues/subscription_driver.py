@@ -43,11 +43,12 @@ def message(
     return ClassifiedMessage(offset, priority, key, arrived_ms, expires_ms, matches)
 
 
-def contents(machine: PartitionSubscription) -> tuple[int, list[int], list[object]]:
+def contents(machine: PartitionSubscription) -> tuple[int, list[int], list[object], list[object]]:
     """Return its durable state. (A bitmap has more than one serialization.)"""
     parts = machine.snapshot(0, 1_000_000, 0)
     settled = [offset for part in parts if part.settled for offset in BitMap64.deserialize(part.settled)]
-    return machine.floor, settled, [failed for part in parts for failed in part.failed]
+    failed: list[object] = [one for part in parts for one in part.failed]
+    return machine.floor, settled, failed, [one for part in parts for one in part.redriven]
 
 
 class SubscriptionDriver:

@@ -72,3 +72,26 @@ def test_a_slice_respects_the_size_limit() -> None:
     pieces = list(settled.slices(40_000))
     assert len(pieces) > 3
     assert max(map(len, pieces)) <= 40_000
+
+
+def test_an_offset_that_is_removed_is_unsettled_and_all_others_stay_settled() -> None:
+    settled = SettledOffsets(0)
+    settled.add(0, 99)
+    settled.add(200, 299)
+    for offset in (50, 20, 250):
+        settled.remove(offset)
+    assert settled.floor == 20
+    assert list(settled.unsettled(0, 300)) == [(20, 20), (50, 50), (100, 199), (250, 250)]
+    assert [settled.next_unsettled(offset) for offset in (0, 21, 51, 120, 200, 251)] == [20, 50, 100, 120, 250, 300]
+    for offset in (20, 50):
+        settled.add(offset, offset)
+    assert (settled.floor, len(settled)) == (100, 99)
+
+
+def test_removing_an_offset_far_below_the_floor_takes_little_memory() -> None:
+    settled = SettledOffsets(0)
+    settled.add(0, 1_000_000_000)
+    settled.remove(5)
+    assert sum(map(len, settled.slices(1 << 30))) < 1 << 20
+    settled.add(5, 5)
+    assert (settled.floor, len(settled)) == (1_000_000_001, 0)

@@ -454,7 +454,7 @@ def test_a_deleted_subscription_has_no_state(driver: SubscriptionDriver) -> None
     driver.lease(10)
     driver.nack(0)
     driver.store([Deleted(driver.now_ms)])
-    assert contents(driver.machine) == (0, [], [])
+    assert contents(driver.machine) == (0, [], [], [])
     driver.store([Created(driver.now_ms, 50)])
     assert driver.lease() == [(50, 99, 1)]
 

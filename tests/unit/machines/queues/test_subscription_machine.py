@@ -94,6 +94,8 @@ class PlainMachine(RuleBasedStateMachine):
         self.model: dict[int, Message] = {}
         self.outstanding: list[tuple[str, GrantedRange]] = []
         self.snapshot_at = 0
+        self.log_start = start
+        self.redrives = 0
         self.messages_arrive(12)
 
     @property
@@ -274,7 +276,23 @@ class PlainMachine(RuleBasedStateMachine):
         else:
             self.change_delivery_limit(1 + position % 4)
 
+    @rule(position=positions)
+    def a_message_is_redriven(self, position: int) -> None:
+        settled = [offset for offset, one in self.model.items() if one.is_settled and self.can_be_redriven(offset)]
+        if settled:
+            self.redrive(settled[position % len(settled)])
+
+    def can_be_redriven(self, offset: int) -> bool:
+        return offset >= self.log_start
+
+    def redrive(self, offset: int) -> None:
+        self.redrives += 1
+        for _ in range(2):  # a repeated request changes nothing
+            self.driver.store(self.driver.machine.redrive([(offset, self.redrives)], self.now_ms))
+        self.model[offset] = Message(self.model[offset].opened)
+
     def trim_log(self, log_start: int) -> None:
+        self.log_start = max(self.log_start, log_start)
         event = self.driver.machine.trimmed(log_start, self.now_ms)
         self.driver.store([] if event is None else [event])
         self.settle_in_model(o for o in self.model if o < log_start)
@@ -436,6 +454,21 @@ class OpenedMachine(PlainMachine):
         if one.is_settled or one.is_dead_letter_pending or one.opened.expires_ms is None:
             return False
         return one.opened.expires_ms <= self.now_ms
+
+    def can_be_redriven(self, offset: int) -> bool:
+        """Without a key: which message of a key gets a slot depends on when it became free."""
+        one = self.model[offset]
+        has_expired = one.opened.expires_ms is not None and one.opened.expires_ms <= self.now_ms
+        is_delivered = one.exists and one.opened.matches and not has_expired
+        return super().can_be_redriven(offset) and is_delivered and one.opened.key is None
+
+    def redrive(self, offset: int) -> None:
+        super().redrive(offset)
+        one, machine = self.model[offset], self.driver.machine
+        assert machine.classified_to <= offset
+        messages = [one.opened for o, one in self.model.items() if machine.classified_to <= o and one.exists]
+        self.driver.store(machine.offer(messages, self.driver.end, self.now_ms))
+        one.arrived_ms = self.newest_ms = max(min(one.opened.arrived_ms, self.now_ms), self.newest_ms)
 
     def trim_log(self, log_start: int) -> None:
         super().trim_log(log_start)

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver, message
 
 from headrace.machines.queues import ready_messages
-from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack, Release
+from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack, Range, Release
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.state_records.acks_records import Settled
 
@@ -374,3 +374,32 @@ def test_messages_of_an_ended_lease_keep_their_position() -> None:
     assert driver.lease() == [(0, 2, 3)]
     driver.settle(0, 2, Release())
     assert driver.lease() == [(0, 2, 3)]
+
+
+def test_a_redriven_message_is_offered_again_without_the_settled_ones_after_it() -> None:
+    driver = SubscriptionDriver(headrace_key_concurrency="1")
+    driver.offer(*(message(offset) for offset in range(10)))
+    driver.lease()
+    driver.ack(0, 8)
+    driver.store(driver.machine.redrive([(2, 1)], driver.now_ms))
+    assert (driver.machine.floor, driver.machine.classified_to) == (2, 2)
+    driver.store(driver.machine.offer([message(2)], 3, driver.now_ms))
+    assert driver.machine.classified_to == 9, "3 to 8 are settled"
+    driver.store(driver.machine.offer([message(9)], 10, driver.now_ms))
+    assert [one.first for one in driver.lease()] == [2], "message 9 is still leased"
+    driver.ack(2)
+    driver.ack(9)
+    assert driver.machine.floor == 10
+
+
+def test_a_redriven_message_waits_for_the_slot_of_its_key() -> None:
+    driver = SubscriptionDriver(headrace_key_concurrency="1")
+    driver.offer(message(0, key=b"k"), message(1, key=b"k"))
+    driver.lease()
+    driver.ack(0)
+    driver.lease()
+    driver.store(driver.machine.redrive([(0, 1)], driver.now_ms))
+    driver.offer(message(0, key=b"k"), message(1, key=b"k"))
+    assert driver.choose() == []
+    driver.ack(1)
+    assert driver.choose() == [Range(0, 0)]

@@ -32,6 +32,7 @@ from headrace.wire.state_records.acks_records import (
     Created,
     Deleted,
     Failed,
+    Redriven,
     Settled,
     SettledHow,
     SnapshotEvent,
@@ -192,6 +193,32 @@ def test_a_dead_letter_of_an_acked_message_is_foreign() -> None:
     [finding] = judged(ALL, [letter(3)])
     assert (finding.kind, finding.offset) == ("foreign", 3)
     assert finding.detail == "is in orders.dlq, although it was settled by ack"
+
+
+def test_a_redriven_message_may_be_settled_again() -> None:
+    redriven: list[AcksEvent] = [*DIED, Redriven(at=3, messages=[(3, 1)])]
+    assert named(checked(redriven)) == [("lost", 3, 3, 1)]
+    acked: list[AcksEvent] = [*redriven, settled("ack", (3, 3))]
+    assert checked(acked).findings == []
+    assert judged(acked, [letter(3)]) == []
+    dead_again: list[AcksEvent] = [*redriven, settled("dead", (3, 3))]
+    assert judged(dead_again, [letter(3), letter(3, at=1)]) == []
+
+
+def test_a_message_below_the_floor_of_a_snapshot_can_be_redriven() -> None:
+    snapshot = SnapshotEvent(at=1, id=7, part=1, parts=1, subscriptions=2, floor=10)
+    told: list[AcksEvent] = [settled("ack", (0, 1)), snapshot, Redriven(at=3, messages=[(3, 1)])]
+    assert named(checked(told, acks_start=1)) == [("lost", 3, 3, 1)]
+    told.append(settled("ack", (3, 3)))
+    assert checked(told, acks_start=1).findings == []
+    assert (
+        list(
+            dead_letter_findings(
+                "orders", [checked(told, letters={0: frozenset({3})}, acks_start=1)], [], are_complete=True
+            )
+        )
+        == []
+    )
 
 
 def test_dead_letters_of_other_subscriptions_do_not_count() -> None:

@@ -42,7 +42,7 @@ from headrace.pipeline.report.tasks import (
     window_for,
 )
 from headrace.pipeline.spark_tasks import PartitionRange, TopicSource
-from headrace.wire.state_records.acks_records import Created, Failed, Settled, Sought
+from headrace.wire.state_records.acks_records import Created, Failed, Redriven, Settled, Sought
 
 NOON_MS = 1_700_000_000_000 // 3_600_000 * 3_600_000
 EVER = ReportPeriod(60_000, 0, 1 << 53)
@@ -231,6 +231,7 @@ def test_an_acks_log_is_counted_by_window_and_subscription() -> None:
         ("billing", Settled(at=second, how="dead", ranges=[(5, 5)])),
         ("billing", Settled(at=second, how="expired", ranges=[(6, 7)])),
         ("billing", Sought(at=second + 1, floor=4)),
+        ("billing", Redriven(at=second + 2, messages=[(3, 1)])),
         ("shipping", Created(at=start, floor=0)),
     )
     held = {("orders", 0): rows(0, 10), ("__acks.orders", 0): log}
@@ -243,7 +244,7 @@ def test_an_acks_log_is_counted_by_window_and_subscription() -> None:
     assert (early.acked, early.failed, early.dead, early.other, early.gone) == (5, 2, 0, 0, 5)
     assert sum(early.latencies.values()) == 5
     assert percentile(early.latencies, 0.5) == pytest.approx(102, rel=0.02)
-    assert (late.acked, late.dead, late.other, late.gone) == (0, 1, 2, 3 + 4 - 8)
+    assert (late.acked, late.dead, late.other, late.gone) == (0, 1, 2, 3 + 4 - 8 - 1)
 
 
 # Figures

@@ -160,6 +160,8 @@ def test_a_changed_subscription_keeps_the_configuration_of_its_group() -> None:
             "headrace.filter": "key = 'yes'",
             "headrace.push.url": URL,
             "headrace.rate": "100",
+            "headrace.retry.backoff.ms": "0",
+            "share.delivery.count.limit": "5",
         }
 
     with_rest_harness(scenario)

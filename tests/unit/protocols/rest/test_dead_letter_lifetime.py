@@ -151,7 +151,10 @@ def test_letters_without_the_id_of_their_topic_are_for_callers_who_may_use_the_d
         assert await letters(stage, **reader) == ["old"]
         assert (await stage.ask("POST", REDRIVE, {}, **reader)).json["settled"] == 0
         assert await letters(stage, **wide) == ["old"]
-        assert (await stage.ask("POST", REDRIVE, {}, **wide)).json["settled"] == 1
+        told = (await stage.ask("POST", REDRIVE, {}, **wide)).json
+        assert (told["settled"], told["refused"]) == (0, 1)
+        assert "to_all" in told["refusals"][0]["message"]
+        assert (await stage.ask("POST", REDRIVE, {"to_all": True}, **wide)).json["settled"] == 1
 
     with_rest_harness(scenario, with_auth=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -77,9 +78,7 @@ def test_redriven_messages_are_delivered_again() -> None:
             "left": 1,
         }
         values = [one["value_base64"] for one in await queues.pull()]
-        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], (
-            "the message of the other subscription was published here, too"
-        )
+        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], "the last message was not delivered before"
         assert await left(queues) == []
         everything = (await queues.get(f"{LETTERS}?settled=true"))["dead_letters"]
         assert [one["state"] for one in everything] == ["settled", "settled"]
@@ -145,17 +144,66 @@ def test_redriving_to_another_topic_requires_permission_to_publish() -> None:
     with_queues(scenario)
 
 
+async def reject_one(queues: RestQueues, name: str = "workers") -> str:
+    """Reject the next message, and wait for its dead letter. Returns the id of the message."""
+    (message,) = await queues.pull(name=name)
+    await queues.post(f"/subscriptions/{name}/reject", {"receipt": message["receipt"]})
+    await asyncio.sleep(1)  # of simulated time
+    return str(message["message_id"])
+
+
 def test_dead_letters_redriven_too_often_are_reported() -> None:
     async def scenario(queues: RestQueues) -> None:
-        await queues.subscribe("once", configs={"share.delivery.count.limit": 2})
-        await die(queues, b"a", name="once")
-        url = "/subscriptions/once/redrive"
-        assert (await queues.post(url, {}))["settled"] == 1
-        (message,) = [one for one in await queues.pull(name="once") if "headrace-redriven" in one["headers"]]
-        await queues.post("/subscriptions/once/reject", {"receipt": message["receipt"]})
-        response = await queues.post(url, {"max_redrives": 1})
+        await queues.put(b"a")
+        rejected = await reject_one(queues)
+        assert (await queues.post(REDRIVE, {}))["settled"] == 1
+        assert await reject_one(queues) == rejected
+        (letter,) = (await queues.get(LETTERS))["dead_letters"]
+        assert letter["redriven"] == 1
+        response = await queues.post(REDRIVE, {"max_redrives": 1})
         assert (response["settled"], response["refused"]) == (0, 1)
         assert "came back 1 times" in response["refusals"][0]["message"]
+
+    with_queues(scenario)
+
+
+def test_other_subscriptions_receive_a_redriven_message_only_on_request() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.subscribe("others")
+        await queues.put(b"a")
+        (theirs,) = await queues.pull(name="others")
+        await queues.post("/subscriptions/others/ack", {"receipt": theirs["receipt"]})
+        rejected = await reject_one(queues)
+        assert (await queues.post(REDRIVE, {}))["settled"] == 1
+        assert await queues.pull(name="others") == []
+        assert await reject_one(queues) == rejected
+        assert (await queues.post(REDRIVE, {"to_all": True}))["settled"] == 1
+        assert [one["value_base64"] for one in await queues.pull(name="others")] == ["YQ=="]
+        (copy,) = await queues.pull()
+        assert (copy["message_id"] != rejected, copy["headers"]["headrace-redriven"]) == (True, "2")
+
+    with_queues(scenario)
+
+
+def test_a_message_that_the_topic_no_longer_has_is_reported_with_the_alternative() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        await queues.put(b"a")
+        await reject_one(queues)
+        partition = queues.broker.catalogue.partition("jobs", 0)
+        await partition.log.advance_start(1)
+        response = await queues.post(REDRIVE, {})
+        assert (response["settled"], response["refused"]) == (0, 1)
+        why = response["refusals"][0]["message"]
+        assert why.startswith("topic jobs no longer keeps message 0; a copy can be published for all subscriptions")
+        assert (await queues.post(REDRIVE, {"to_all": True}))["settled"] == 1
+
+    with_queues(scenario)
+
+
+def test_a_redrive_has_one_target() -> None:
+    async def scenario(queues: RestQueues) -> None:
+        response = await queues.ask("POST", REDRIVE, {"to": "repaired", "to_all": True})
+        assert (response.status, response.body["code"]) == (422, "invalid_body")
 
     with_queues(scenario)
 

@@ -112,7 +112,7 @@ def test_the_status_of_a_message_is_shown_for_each_subscription() -> None:
         response = (await harness.ask("GET", path)).json
         assert not response["acknowledged"]
         assert response["subscriptions"][0]["state"] == "settled"
-        assert response["subscriptions"][0]["how"] == "ack"
+        assert (response["subscriptions"][0]["how"], response["subscriptions"][0]["attempts"]) == ("ack", 1)
         async with Subscription(harness.cluster, "orders", "mail") as subscription:
             await subscription.ack(await subscription.lease(wait_seconds=5))
         assert (await harness.ask("GET", path)).json["acknowledged"]
