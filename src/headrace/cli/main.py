@@ -132,7 +132,8 @@ def _print_usage_error(error: click.UsageError) -> int:
         echo(*error.format_message().split("\n"), err=True)
         return error.exit_code
     path = error.ctx.command_path if error.ctx is not None else "headrace"
-    return _print_error(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
+    message = error.format_message().rstrip(".")
+    return _print_error(f"{message}{' See' if message.endswith('?') else '; see'} `{path} --help`", error.exit_code)
 
 
 def _print_error(message: str, exit_code: int) -> int:
