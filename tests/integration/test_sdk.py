@@ -311,9 +311,11 @@ with Client(sys.argv[1]) as client:
 def interrupted_worker(broker: BrokerProcess) -> Iterator[subprocess.Popen[str]]:
     """A worker whose handler runs until it reads a line, and which has been interrupted once."""
     with Client(broker.address) as client:
+        client.create_topic("jobs", partitions=1)
         client.publish_many("jobs", ["a", "b"])
     command = [sys.executable, "-c", INTERRUPTED_WORKER, broker.address]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "begin a\n"
         worker.send_signal(signal.SIGINT)
@@ -337,6 +339,8 @@ def test_ctrl_c_lets_the_handler_end_and_acks_its_message(
 def test_a_second_ctrl_c_does_not_wait_for_the_handler(
     broker: BrokerProcess, interrupted_worker: subprocess.Popen[str]
 ) -> None:
+    assert interrupted_worker.stderr is not None
+    assert "interrupt again to end at once" in interrupted_worker.stderr.readline()
     interrupted_worker.send_signal(signal.SIGINT)
     assert interrupted_worker.wait(PATIENCE_SECONDS) == 0
     assert interrupted_worker.stdout is not None

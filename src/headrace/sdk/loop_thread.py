@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent import futures
@@ -22,6 +23,11 @@ from headrace.sdk.stopping import Interruption
 P = ParamSpec("P")
 T = TypeVar("T")
 Opened = TypeVar("Opened")
+
+
+log = logging.getLogger("headrace")
+
+_QUIET_SECONDS = 0.5  # before the program says what it waits for
 
 
 class BlockingPortal:
@@ -46,7 +52,9 @@ class BlockingPortal:
         except KeyboardInterrupt:
             if interruption is not None:
                 self.post(interruption.request)
-                futures.wait([future])
+                if futures.wait([future], _QUIET_SECONDS).not_done:
+                    log.warning("interrupted, waiting for running handlers; interrupt again to end at once")
+                    futures.wait([future])
             raise
         finally:
             future.cancel()

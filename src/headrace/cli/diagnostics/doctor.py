@@ -84,7 +84,7 @@ def check_strays(folder: str) -> list[CheckResult]:
     logs, size_bytes = sum(size.logs for size in sizes), sum(size.size_bytes for size in sizes)
     if not logs:
         return []
-    what = f"moved {counted(logs, 'log')} ({size_bytes / 1e6:.1f} MB) that are not in the registry to {STRAY}"
+    what = f"{counted(logs, 'log')} ({size_bytes / 1e6:.1f} MB) in {STRAY}, not in the registry"
     step = "list them with `headrace log stray`, then use `headrace log adopt` or `headrace log purge-stray`"
     return [CheckResult("warn", "stray logs", what, step)]
 
