@@ -45,8 +45,8 @@ def test_each_broker_has_the_next_id_and_ports_its_own_folder_and_the_shared_reg
     assert second.broker == FULL.broker
 
 
-def test_port_0_stays_0_for_each_broker() -> None:
-    settings = ServeSettings(kafka=("127.0.0.1", 0), http=("127.0.0.1", 0))
+def test_port_0_stays_0_for_each_broker(tmp_path: Path) -> None:
+    settings = ServeSettings(data=str(tmp_path), kafka=("127.0.0.1", 0), http=("127.0.0.1", 0))
     assert {one.kafka for one in BrokersSettings(3, settings).each()} == {("127.0.0.1", 0)}
     BrokersSettings(3, settings).check()
 
